@@ -45,6 +45,9 @@ HANDLE = "VarHandleOp"
 PLACEHOLDER, WITH_DEFAULT, PASSED_ON = "Placeholder", "PlaceholderWithDefault", "Identity"
 """The op types of nodes that are fed, and of nodes that stand for another node."""
 
+_BUFFER = "Empty"
+"""The op type that has a state by its definition so that TensorFlow makes a tensor anew each time: one to be filled."""
+
 _IS_INITIALIZED = "VarIsInitializedOp"
 _CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
@@ -63,7 +66,7 @@ def has_effect(op: Any) -> bool:
 def is_stateful(op: Any) -> bool:
     """Tells whether TensorFlow's definition of an operation says that it has or changes a state."""
     known = op_def_registry.get(op.type)  # which an operation has to read anew each time; of a function there is none
-    return bool((op.op_def if known is None else known).is_stateful)
+    return op.type != _BUFFER and bool((op.op_def if known is None else known).is_stateful)
 
 
 def makes_handle(op: Any) -> bool:

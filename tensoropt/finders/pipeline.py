@@ -21,7 +21,7 @@ from tensoropt.search.registry import Finder, get_finder, register
 from tensoropt.space.propagation import Actions, follow, placed
 from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
-from tensoropt.space.stages import stages
+from tensoropt.space.stages import small_stages, stages
 
 __all__ = ["fastest_that_fits", "less_on_the_fullest", "pipelines"]
 
@@ -35,7 +35,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     """The fastest pipeline that fits, of all numbers of stages that are whole groups of devices, outermost first.
 
     Layers of a stage are consecutive, and cut where micro-batches go through all stages soonest, if each stage were one
-    device (:func:`tensoropt.space.stages.stages`). Inside of its stage each operator may be split in any way: the
+    device (:func:`tensoropt.space.stages.stages`); if none of these pipelines fits, where the fullest stage holds least
+    (:func:`tensoropt.space.stages.small_stages`). Inside of its stage each operator may be split in any way: the
     search is that of the space of all strategies with these stages. More stages are tried until as many, in one round,
     are much slower than the best pipeline.
 
@@ -53,7 +54,13 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
     impossible: tuple[SearchSpace, InfeasibleError] | None = None
-    for rounds, inner in pipelines(space):
+
+    def tried() -> Iterator[tuple[int, SearchSpace]]:
+        yield from pipelines(space)
+        if best is None:
+            yield from small_pipelines(space)
+
+    for rounds, inner in tried():
         try:
             point, plan = fastest_that_fits(inner, limit)
         except InfeasibleError as error:  # what cannot be sent is read in another stage
@@ -85,7 +92,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
         ) from (None if impossible is None else impossible[1])
     if best is None:
         raise InfeasibleError(
-            f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
+            f"search 'pipeline': every pipeline that was found takes {smallest:,.0f} bytes per device or more, the "
+            f"limit is {limit}."
         )
     return best
 
@@ -165,6 +173,15 @@ def pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
         yield 1, _inside(space, axes, once)
         if twice != once:  # they are equal where there are fewer layers than parts
             yield 2, _inside(space, axes, twice)
+
+
+def small_pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
+    """Spaces as :func:`pipelines` gives them, in one round, with stages of which the fullest holds the least."""
+    for count in range(1, len(space.mesh.axes) + 1):
+        axes = space.mesh.axes[:count]
+        stage_of = small_stages(space, axes)
+        if stage_of != stages(space, axes, as_pipeline=True):
+            yield 1, _inside(space, axes, stage_of)
 
 
 def _inside(space: SearchSpace, axes: tuple[int, ...], stage_of: Mapping[str, int]) -> SearchSpace:

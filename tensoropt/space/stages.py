@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tensoropt.graph.operator import Operator
@@ -13,7 +15,7 @@ from tensoropt.problem.problem import FloatArray, IntArray
 from tensoropt.space.propagation import activations, parameter_side, weight_of
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["is_recurrent", "stages"]
+__all__ = ["is_recurrent", "small_stages", "stages"]
 
 # How many lengths of the longest part are tried.
 _LIMITS = 64
@@ -53,6 +55,47 @@ def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = Fal
     parts = rounds * devices if rounds * devices <= count else devices  # each part has a layer at least
     stage = _partition(work, cuts, parts, times) % devices
     return {name: int(stage[layer]) for name, layer in layer_of.items()}
+
+
+def small_stages(space: SearchSpace, axes: tuple[int, ...]) -> dict[str, int]:
+    """For every operator that is computed from samples the device of its layer in a pipeline; see :func:`stages`.
+
+    Of all consecutive layers for the devices these are the ones by which the fullest device holds the least, if each
+    operator had the strategy of least memory: what belongs to variables once, activations of so many micro-batches as
+    a device has begun at once, the first device of most.
+    """
+    layer_of = _joined(space, _layers(space))
+    once, each = _least_bytes(space, layer_of)
+    devices = space.mesh.extent(axes)
+    times = 1 if space.steps is None else space.steps.times
+    if len(once) < devices:
+        return {name: min(layer, devices - 1) for name, layer in layer_of.items()}
+    held = [_of_parts(once + min(times, devices - device) * each) for device in range(devices)]
+    for part in held:
+        np.fill_diagonal(part, np.inf)
+    stage = np.repeat(np.arange(devices), np.diff(_ends(held, np.maximum)))
+    return {name: int(stage[layer]) for name, layer in layer_of.items()}
+
+
+def _least_bytes(space: SearchSpace, layer_of: dict[str, int]) -> tuple[FloatArray, FloatArray]:
+    """``(layers,)`` each: the least bytes of what belongs to variables, and of what a micro-batch leaves."""
+    at = dict(layer_of)
+    for edge in reversed(space.edges):
+        if edge.tensor.op not in layer_of and edge.consumer in at:
+            at[edge.tensor.op] = min(at[edge.consumer], at.get(edge.tensor.op, at[edge.consumer]))
+    once, each = (np.zeros(1 + max(layer_of.values(), default=0)) for _ in range(2))
+    for place, op in enumerate(space.operators):
+        memory_bytes = space.problem.node_tables(place)[1]
+        if op.name in at:
+            (each if op.name in layer_of else once)[at[op.name]] += memory_bytes.min()
+    return once, each
+
+
+def _of_parts(amounts: FloatArray) -> FloatArray:
+    """``[start, end]``: the sum of the amounts of layers from start to before end; +inf if that comes before."""
+    before = np.concatenate([[0.0], np.cumsum(amounts)])
+    starts = np.arange(len(before))
+    return np.where(starts[:, None] <= starts, before - before[:, None], np.inf)
 
 
 def is_recurrent(space: SearchSpace) -> bool:
@@ -157,34 +200,37 @@ def _partition(work: FloatArray, cuts: FloatArray, devices: int, times: int) -> 
     Returns:
         ``(layers,)`` devices, ascending; of equally good ones that which gives the first devices the most layers.
     """
-    before = np.concatenate([[0.0], np.cumsum(work)])
-    starts = np.arange(len(before))
-    # part[start, end]: seconds of the layers from start to before end.
-    part = np.where(starts[:, None] < starts, before - before[:, None] + cuts[:, None] + cuts, 0.0)
-    part[starts[:, None] > starts] = np.inf
+    part = _of_parts(work)
+    starts = np.arange(len(part))
+    part[starts[:, None] < starts] += (cuts[:, None] + cuts)[starts[:, None] < starts]
     if times > 1 and devices <= len(work):  # one that rests all the time is none of a pipeline
         np.fill_diagonal(part, np.inf)
-    ends = _ends(part, devices, np.maximum)
+    ends = _ends([part] * devices, np.maximum)
     if times == 1 or not cuts.any():
         return np.repeat(np.arange(devices), np.diff(ends))
     longest = part[ends[:-1], ends[1:]].max()
     best_s = np.inf
     limits = np.unique(part[(part >= longest) & np.isfinite(part)])
     for limit in np.append(limits[:: -(-len(limits) // _LIMITS)], limits[-1]):
-        found = _ends(np.where(part <= limit, part, np.inf), devices, np.add)
+        found = _ends([np.where(part <= limit, part, np.inf)] * devices, np.add)
         parts = part[found[:-1], found[1:]]
         if (seconds := parts.sum() + (times - 1) * parts.max()) < best_s:
             best_s, ends = seconds, found
     return np.repeat(np.arange(devices), np.diff(ends))
 
 
-def _ends(part: FloatArray, devices: int, join: np.ufunc) -> IntArray:
-    """``(devices + 1,)`` borders of consecutive layers, such that their joined seconds are the least possible."""
-    count = len(part)
+def _ends(parts: Sequence[FloatArray], join: np.ufunc) -> IntArray:
+    """``(devices + 1,)`` borders of consecutive layers, such that their joined costs are the least possible.
+
+    Args:
+        parts: for each device the costs ``[start, end]`` of layers from start to before end.
+        join: what costs of devices add up to.
+    """
+    devices, count = len(parts), len(parts[0])
     least = np.full(count, np.inf)
     least[0] = 0.0
     cut = np.zeros((devices, count), np.int64)
-    for device in range(devices):
+    for device, part in enumerate(parts):
         joined = join(least[:, None], part)
         cut[device] = count - 1 - np.argmin(joined[::-1], axis=0)  # of equal ones the latest
         least = joined[cut[device], np.arange(count)]

@@ -16,7 +16,7 @@ from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.search import get_finder
 from tensoropt.space.space import SearchSpace
-from tensoropt.space.stages import _partition, is_recurrent, stages
+from tensoropt.space.stages import _ends, _of_parts, _partition, is_recurrent, stages
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
 
@@ -55,6 +55,20 @@ def test_stages_of_a_pipeline_are_cut_where_it_takes_least(devices: int, times: 
         found = np.searchsorted(stage, np.arange(devices + 1))
         assert (np.diff(stage) >= 0).all()
         assert _pipeline_seconds(work, cuts, found.tolist(), times) == pytest.approx(min(of_all))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_stages_may_be_cut_such_that_the_fullest_holds_the_least(devices: int) -> None:
+    rng = np.random.default_rng(devices)
+    for _ in range(20):
+        held = [_of_parts(amounts) for amounts in rng.random((devices, 6))]
+        ends = _ends(held, np.maximum)
+        fullest = [
+            max(part[a, b] for part, (a, b) in zip(held, itertools.pairwise([0, *cuts, 6]), strict=True))
+            for cuts in itertools.combinations_with_replacement(range(7), devices - 1)
+        ]
+        of_ends = zip(held, itertools.pairwise(ends.tolist()), strict=True)
+        assert max(part[a, b] for part, (a, b) in of_ends) == pytest.approx(min(fullest))
 
 
 def test_stages_in_rounds_take_turns_along_the_layers() -> None:

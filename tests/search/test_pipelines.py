@@ -11,7 +11,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.finders import pipeline
-from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines
+from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines, small_pipelines
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.finding import NO_LIMIT
@@ -86,6 +86,21 @@ def test_other_stages_keep_what_they_hold(recompute: bool) -> None:
             np.testing.assert_array_equal(after[others], held[others])
             searched += 1
     assert searched >= 20
+
+
+def test_stages_are_cut_by_what_they_hold_where_no_pipeline_fits_otherwise() -> None:
+    """The first stage has begun the most micro-batches, so it holds the most if all have as many layers."""
+    space = SearchSpace(deep(8, batch=4096, width=32), AnalyticCost(cpu(2)), reuse=True, micro_batches=4)
+    by_time = [fastest_that_fits(inner, MemoryLimit(1.0, ""))[1].memory_bytes for _, inner in pipelines(space)]
+    ((_, inner),) = small_pipelines(space)
+    point, plan = fastest_that_fits(inner, NO_LIMIT)
+    held = parts_of(inner, point).held_bytes()
+    assert held.max() == plan.memory_bytes < 0.9 * min(by_time)
+    limit = MemoryLimit(plan.memory_bytes, "the test's")
+    found = get_finder("pipeline").find(space, limit)
+    assert found.space.plan(found.frontier.point(0).assignment, "").memory_bytes <= limit.limit_bytes
+    with pytest.raises(InfeasibleError, match="every pipeline that was found takes"):
+        get_finder("pipeline").find(space, MemoryLimit(plan.memory_bytes / 4, "the test's"))
 
 
 def test_where_tables_would_be_too_large_the_frontier_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:

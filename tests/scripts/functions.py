@@ -132,6 +132,7 @@ def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() ->
         return sized, variables
 
     compare(make, (8, 8, 5, 8))
+    compare(make, (5, 8))  # two ranks do not divide the first one, and are given the whole of it
     ours = tensoropt.function(make()[0])
     (x, y), rank, size = batches(8)[0], tensoropt.world_rank(), tensoropt.world_size()
     here = slice(rank * 8 // size, (rank + 1) * 8 // size)

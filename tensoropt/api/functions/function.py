@@ -282,12 +282,14 @@ class Function:
         program = self._the_program()
         if program.is_rehearsed and not trace.written:
             return self._step(*values[0], **values[1])  # here and now: what trains nothing has no plan
+        # A step that was traced for the size that it is given has no other.
+        is_whole = composite or (trace.sized and not self._takes_shares)
         if not program.is_planned:
-            if composite:
+            if is_whole:
                 self._asked[1]["feed"] = "global"
             self._search()
         arrays = [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
-        return program.run(trace, arrays, whole=whole or composite)
+        return program.run(trace, arrays, whole=whole or is_whole)
 
     def _search(self) -> None:
         option, arguments = self._asked

@@ -143,8 +143,7 @@ class Program(Planning):
 
         Args:
             trace: of this program's.
-            arguments: an array for each of its inputs: the whole batch, or this rank's share; the whole batch, where
-                the trace is for one size.
+            arguments: an array for each of its inputs: the whole batch, or this rank's share.
             whole: whether it is always the whole batch, which is compared in the first runs and then now and then.
 
         Returns:
@@ -153,7 +152,7 @@ class Program(Planning):
         Raises:
             CollectiveError: on all ranks, if whole batches differ.
         """
-        whole = whole or self._shares is False or (trace.sized and not self._shares)
+        whole = whole or self._shares is False
         if whole or (self._shares is None and not self._told):
             self._compare(trace, arguments, whole=whole)
         self.values.take(trace.variables)

@@ -23,7 +23,7 @@ from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.stages import small_stages, stages
 
-__all__ = ["fastest_that_fits", "less_on_the_fullest", "pipelines"]
+__all__ = ["fastest_that_fits", "less_on_the_fullest", "pipelines", "small_pipelines"]
 
 # So often, for each stage, one that holds too much is searched again: its neighbours have changed since.
 _TRIES = 2

@@ -121,10 +121,11 @@ def vectorized_map(fn: Callable[..., Any], elems: Any, fallback_to_while_loop: b
     """
     model = current_model()
     with model.enter(), _in_map():
-        begin = len(tf.compat.v1.get_default_graph().get_operations())
+        graph = tf.compat.v1.get_default_graph()
+        begin = len(graph.get_operations())
         found = tf.vectorized_map(fn, elems, fallback_to_while_loop, warn)
-        made = tf.compat.v1.get_default_graph().get_operations()[begin:]
-        model.gradient_calls = keep_read(model.gradient_calls, made)
+        if graph is model.graph:
+            model.gradient_calls = keep_read(model.gradient_calls, graph.get_operations()[begin:])
         return found
 
 

@@ -79,10 +79,7 @@ def small_stages(space: SearchSpace, axes: tuple[int, ...]) -> dict[str, int]:
 
 def _least_bytes(space: SearchSpace, layer_of: dict[str, int]) -> tuple[FloatArray, FloatArray]:
     """``(layers,)`` each: the least bytes of what belongs to variables, and of what a micro-batch leaves."""
-    at = dict(layer_of)
-    for edge in reversed(space.edges):
-        if edge.tensor.op not in layer_of and edge.consumer in at:
-            at[edge.tensor.op] = min(at[edge.consumer], at.get(edge.tensor.op, at[edge.consumer]))
+    at = _where_read(space, layer_of)
     once, each = (np.zeros(1 + max(layer_of.values(), default=0)) for _ in range(2))
     for place, op in enumerate(space.operators):
         memory_bytes = space.problem.node_tables(place)[1]
@@ -131,12 +128,18 @@ def _layers(space: SearchSpace) -> dict[str, int]:
     return result
 
 
-def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
-    """The layers, with those as one between which gradients would be sent as rows."""
-    graph, at, readers = space.graph, dict(layer_of), dict[str, list[int]]()
-    for edge in reversed(space.edges):  # a lookup of constants is where it is read
+def _where_read(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
+    """The layers, and of what depends on no sample that of its first reader."""
+    at = dict(layer_of)
+    for edge in reversed(space.edges):
         if edge.tensor.op not in layer_of and edge.consumer in at:
             at[edge.tensor.op] = min(at[edge.consumer], at.get(edge.tensor.op, at[edge.consumer]))
+    return at
+
+
+def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
+    """The layers, with those as one between which gradients would be sent as rows."""
+    graph, at, readers = space.graph, _where_read(space, layer_of), dict[str, list[int]]()
     for edge in space.edges:
         looks_up = space.row_elements(edge) is not None and not traits(graph[edge.consumer]).is_fanout
         if looks_up and edge.consumer in at:

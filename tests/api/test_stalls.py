@@ -17,6 +17,7 @@ _LIMIT_S = 5
 # Beyond the limit: for ranks to answer, and to end the job on a machine that others use.
 _SOON_S = 10.0
 
+_IN_A_COLLECTIVE = r"rank 0: waiting for rank 1, .*, since \d+ s in collective '\S+' \(number \d+\) of run \["
 # Left out by default: each takes some ten seconds, in which hardly anything happens.
 _OTHERS = [
     # stage, frozen rank, ranks, what says so
@@ -29,18 +30,8 @@ _OTHERS = [
 FROZEN = [
     *(_OTHERS if THOROUGH else []),
     ("search", 0, 2, r"rank 1: waiting for rank 0, which does not answer, since \d+ s in find_strategy\("),
-    (
-        "step",
-        1,
-        2,
-        r"rank 0: waiting for rank 1, .*, since \d+ s in collective '\S*all_reduce' \(number \d+\) of run \[",
-    ),
-    (
-        "step of a pipeline",
-        1,
-        2,
-        r"rank 0: waiting for rank 1, .*, since \d+ s in collective '\S*move_?\d*' \(number \d+\) of run \[",
-    ),
+    ("step", 1, 2, _IN_A_COLLECTIVE),
+    ("step of a pipeline", 1, 2, _IN_A_COLLECTIVE),
 ]
 
 

@@ -22,9 +22,8 @@ from tests.exec.test_random_graphs import problems_of
 from tests.mpi_support import run_mpi
 
 _SCRIPT = Path(__file__).with_name("random_graphs_ranks.py")
-# What runs whole on every device: the labels of a batch are one list, shapes that only a run knows, assertions, and
-# what loops of CTC's loss write into.
-_REPLICATED = {"Assert", "CTCLoss", "Empty", "If", "Subgraph"}
+# What runs whole on every device: the labels of a batch are one list, shapes that only a run knows, and assertions.
+_REPLICATED = {"Assert", "CTCLoss", "If", "Subgraph"}
 
 
 @pytest.mark.mpi

@@ -411,3 +411,49 @@ def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
 
     ours = tensoropt.function(step)
     raises(lambda: ours(batches(8)[0][0]), "has a gradient of its own", kind=GraphError)
+
+
+@case
+def gradient_functions_in_control_flow_read_what_they_hold_from_outside() -> None:
+    def cond(apply: Callable[..., Any], z: Any, count: Any) -> Any:
+        return tf.cond(count > 0, lambda: apply(z), lambda: z)
+
+    def switch(apply: Callable[..., Any], z: Any, count: Any) -> Any:
+        return tf.switch_case(count, [lambda: z, lambda: 2.0 * apply(z), lambda: apply(z), lambda: 0.5 * z])
+
+    def loop(apply: Callable[..., Any], z: Any, count: Any) -> Any:
+        return tf.while_loop(lambda i, _: i < count, lambda i, z: (i + 1, apply(z)), (0, z))[1]
+
+    def loop_in_cond(apply: Callable[..., Any], z: Any, count: Any) -> Any:
+        return tf.cond(count > 0, lambda: loop(apply, z, count), lambda: z)
+
+    def made_by(flow: Callable[..., Any]) -> Made:
+        def make() -> tuple[Callable[..., Any], list[Any]]:
+            w, v = new_variables((6, 8), (8, 4))
+            scale = tf.Variable(2.0)
+
+            def step(x: Any, y: Any) -> Any:
+                noise = tf.random.uniform([6, 8]) + scale
+
+                @tf.custom_gradient
+                def noisy(z: Any) -> Any:
+                    return z + 0.0, lambda dy: dy * (noise + tf.reduce_mean(x))
+
+                times = tf.reduce_max(y) - 1
+                with tf.GradientTape() as tape:
+                    kept = flow(noisy, w + 0.0, times)
+                    total = tf.reduce_sum(kept)
+                ratio = tape.gradient(total, w) / (noise + tf.reduce_mean(x))
+                if flow not in (cond, switch):
+                    ratio /= (noise + tf.reduce_mean(x)) ** tf.cast(times - 1, tf.float32)
+                with tf.GradientTape() as tape:
+                    loss = loss_of_layers(w, v, x, y)
+                descend(tape, loss, [v])
+                return loss, ratio
+
+            return step, [w, v, scale]
+
+        return make
+
+    for flow in (cond, switch, loop, loop_in_cond):
+        compare(made_by(flow))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Sequence
@@ -46,24 +47,36 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
         if value.HasField("func") or value.list.func
     }
     attrs = {key: value for key, value in op.node_def.attr.items() if key not in HINTS}
-    stateful = False
-    branches: list[Any] = []
-    for attr, count in places.items():
-        names = []
-        for place in range(count):
-            # A loop's condition gives a truth, all other functions what the op gives.
+    captured: dict[Any, Value] = {}  # what gradient functions in it read from outside, by the user's tensors
+    functions = {
+        attr: [
             # Ranks compare what they have made, so names count nothing that differs between processes.
-            called = f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}"
-            made = _function(rewriter, op, called, function_of(op, attr, place), arguments[lead:], reason, loop)
-            branches.append(made)
-            stateful |= any(each.op_def.is_stateful for each in made.get_operations())
-            names.append(control_flow_util_v2.create_new_tf_function(made))
+            _Function(
+                f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}",
+                rewriter,
+                op,
+                scope,
+                captured,
+            )
+            for place in range(count)
+        ]
+        for attr, count in places.items()
+    }
+    for attr, several in functions.items():
+        for place, each in enumerate(several):
+            each.make(function_of(op, attr, place), arguments[lead:], reason)
+    arguments += captured.values()
+    branches = [each.graph for several in functions.values() for each in several]
+    for attr, several in functions.items():
+        # A loop's condition gives a truth, all other functions what the op gives.
+        names = [each.finished(gives_captured=loop and attr == "body") for each in several]
         attrs[attr] = tf.compat.v1.AttrValue()
         if op.node_def.attr[attr].HasField("func"):
             attrs[attr].func.name = names[0]
         else:
             for name in names:
                 attrs[attr].list.func.add(name=name)
+    stateful = any(each.op_def.is_stateful for made in branches for each in made.get_operations())
     waits = rewriter.before_read(op, scope, arguments)
     operands = [rewriter.content(value, op, scope, "value", waits) for value in arguments]
     dtypes = [x.dtype for x in operands] if loop else [x.dtype for x in op.outputs]
@@ -71,8 +84,8 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     if loop:
         attrs["output_shapes"] = tf.compat.v1.AttrValue()
         attrs["output_shapes"].list.shape.extend(
-            (x.shape if old.dtype == tf.resource else old.shape).as_proto()
-            for x, old in zip(operands, op.outputs, strict=True)
+            (x.shape if old is None or old.dtype == tf.resource else old.shape).as_proto()
+            for x, old in itertools.zip_longest(operands, op.outputs)
         )
     kind = op.type.removeprefix(_STATELESS)
     name = rewriter.name(op, scope) if loop and scope.outer is None else rewriter.free(f"{scope.prefix}{op.name}/kept")
@@ -83,7 +96,7 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     if stateful:
         rewriter.effects.append(made)
     values: list[Value] = []
-    for place, (new, old) in enumerate(zip(made.outputs, op.outputs, strict=True)):
+    for place, (new, old) in enumerate(zip(made.outputs, op.outputs, strict=False)):
         if new.dtype != tf.variant and new.shape.is_compatible_with(old.shape) and old.dtype != tf.resource:
             new.set_shape(old.shape)
         given = [] if loop else [branch.outputs[place].shape for branch in branches]
@@ -93,45 +106,108 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     return values
 
 
-def _function(
-    rewriter: Rewriter, op: Any, called: str, function: Any, arguments: Sequence[Value], reason: str, loop: bool
-) -> Any:
-    """A function of values that does what ``function`` does."""
-    with rewriter.graph.as_default():
-        readable = re.sub(r"\W", "_", called).strip("_")
-        made: Any = func_graph.FuncGraph(f"{readable[-80:]}_{zlib.crc32(called.encode()):08x}")
-    inner = rewriter.beside(made)
-    given: dict[int, Value] = {}
-    inputs = []
-    with made.as_default():
-        for place, (value, x) in enumerate(zip(arguments, function.inputs, strict=True)):
-            dtype, shape = _held(value)
-            is_variable = x.dtype == tf.resource
-            # What is carried from turn to turn may change its shape, as the function says.
-            fixed = is_variable or (not loop and shape.is_compatible_with(x.shape))
-            stand = tf.compat.v1.placeholder(dtype, shape if fixed else x.shape)
-            inputs.append(stand)
-            given[place] = VariableValue(stand) if is_variable else stand
-    try:
-        found = inner.call(function, given, Scope(op.graph), op, "body")
-        outputs = [_given_back(inner, op, value) for value in found.values()]
-    except CannotRewrite as inside:
-        raise GraphError(
-            f"{op.type} '{op.name}': cannot become plain operators, since {reason}; nor can it run as one operator, "
-            f"since {inside}. Let a loop carry what it would assign, and assign after it, or give it a number of turns "
-            "that is known (maximum_iterations)."
-        ) from inside
-    for each in made.get_operations():
-        if "seed2" in each.node_def.attr and not each.get_attr("seed") and not each.get_attr("seed2"):
-            each._set_attr("seed2", tf.compat.v1.AttrValue(i=1 + (zlib.crc32(f"{op.name}/{each.name}".encode()) >> 1)))
-    made.inputs, made.outputs = inputs, outputs
-    made.control_outputs = list(inner.effects)
-    # TensorFlow knows functions by their names, for as long as the process lives.
-    definition = made.as_graph_def()
-    name_functions_by_content(definition)
-    content = definition.SerializeToString(deterministic=True)
-    made.name += f"_{zlib.crc32(content + repr([x.name for x in outputs]).encode()):08x}"
-    return made
+class _Function:
+    """A function of values that does what one of TensorFlow's does, which may take variables.
+
+    Gradient functions of a script's that are in it may read tensors from outside, which TensorFlow's does not take.
+    This one takes them after its other inputs: made again in it, they might be others (random numbers).
+
+    Attributes:
+        graph: its ops.
+    """
+
+    def __init__(self, called: str, rewriter: Rewriter, op: Any, scope: Scope, captured: dict[Any, Value]) -> None:
+        """Begins it.
+
+        Args:
+            called: what its name is made of.
+            rewriter: of the graph in which it is called.
+            op: of the user's, which calls it.
+            scope: of that.
+            captured: what functions of the op take from outside, by the user's tensors; gets more.
+        """
+        with rewriter.graph.as_default():
+            readable = re.sub(r"\W", "_", called).strip("_")
+            self.graph: Any = func_graph.FuncGraph(f"{readable[-80:]}_{zlib.crc32(called.encode()):08x}")
+        self._rewriter, self._op, self._scope, self._captured = rewriter, op, scope, captured
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._outside: dict[Any, Any] = {}  # inputs for what is captured
+
+    def make(self, function: Any, arguments: Sequence[Value], reason: str) -> None:
+        """Makes its ops.
+
+        Args:
+            function: TensorFlow's.
+            arguments: what that takes.
+            reason: why the op cannot become plain ops.
+
+        Raises:
+            GraphError: if it cannot be a function of values.
+        """
+        op, inner = self._op, self._rewriter.beside(self.graph)
+        given: dict[int, Value] = {}
+        loop = "body" in op.node_def.attr
+        with self.graph.as_default():
+            for place, (value, x) in enumerate(zip(arguments, function.inputs, strict=True)):
+                dtype, shape = _held(value)
+                is_variable = x.dtype == tf.resource
+                # What is carried from turn to turn may change its shape, as the function says.
+                fixed = is_variable or (not loop and shape.is_compatible_with(x.shape))
+                stand = tf.compat.v1.placeholder(dtype, shape if fixed else x.shape)
+                self._inputs.append(stand)
+                given[place] = VariableValue(stand) if is_variable else stand
+        try:
+            found = inner.call(function, given, self._outer(self._scope), op, "body")
+            self._outputs = [_given_back(inner, op, value) for value in found.values()]
+        except CannotRewrite as inside:
+            raise GraphError(
+                f"{op.type} '{op.name}': cannot become plain operators, since {reason}; nor can it run as one "
+                f"operator, since {inside}. Let a loop carry what it would assign, and assign after it, or give it a "
+                "number of turns that is known (maximum_iterations)."
+            ) from inside
+        for each in self.graph.get_operations():
+            if "seed2" in each.node_def.attr and not each.get_attr("seed") and not each.get_attr("seed2"):
+                seed = 1 + (zlib.crc32(f"{op.name}/{each.name}".encode()) >> 1)
+                each._set_attr("seed2", tf.compat.v1.AttrValue(i=seed))
+        self.graph.control_outputs = list(inner.effects)
+
+    def _outer(self, scope: Scope) -> Scope:
+        """The scopes around the function, of whose tensors it takes what it needs."""
+        outer = None if scope.outer is None else self._outer(scope.outer)
+        return Scope(scope.graph, outer=outer, capture=self._capture)
+
+    def _capture(self, tensor: Any) -> Value:
+        key = tensor.ref()
+        if key not in self._captured:
+            self._captured[key] = self._rewriter.needed(tensor, self._scope)
+        return self._stand(key)
+
+    def _stand(self, key: Any) -> Value:
+        """The input for what is captured."""
+        if key not in self._outside:
+            with self.graph.as_default(), tf.control_dependencies(None):
+                self._outside[key] = tf.compat.v1.placeholder(*_held(self._captured[key]))
+        is_variable = key.deref().dtype == tf.resource
+        return VariableValue(self._outside[key]) if is_variable else self._outside[key]
+
+    def finished(self, *, gives_captured: bool) -> str:
+        """Has it take all that any function of the op captures; returns its name, by which TensorFlow knows it.
+
+        Args:
+            gives_captured: whether it gives that, too, for the next turn of a loop.
+        """
+        for key in self._captured:
+            self._stand(key)
+        outside = [self._outside[key] for key in self._captured]
+        made = self.graph
+        made.inputs, made.outputs = [*self._inputs, *outside], [*self._outputs, *(outside if gives_captured else ())]
+        # TensorFlow knows functions by their names, for as long as the process lives.
+        definition = made.as_graph_def()
+        name_functions_by_content(definition)
+        content = definition.SerializeToString(deterministic=True)
+        made.name += f"_{zlib.crc32(content + repr([x.name for x in made.outputs]).encode()):08x}"
+        return str(control_flow_util_v2.create_new_tf_function(made))
 
 
 def _held(value: Value) -> tuple[Any, Any]:

@@ -83,6 +83,7 @@ class Scope:
         values: by name of a tensor, what stands for it.
         operations: by name of an op, the ops of the new graph after which it has run.
         is_gradient: whether it is what a script's gradient function has made.
+        capture: gives the value of a tensor of the graph where that is made elsewhere, and here nothing is.
     """
 
     graph: Any
@@ -95,6 +96,7 @@ class Scope:
     operations: dict[str, list[Any]] = field(default_factory=dict)
     caller: Any = None
     is_gradient: bool = False
+    capture: Callable[[Any], Value] | None = None
 
     def value(self, tensor: Any) -> Value:
         """Returns the value that stands for a tensor of this graph or of an enclosing graph."""
@@ -477,7 +479,10 @@ class Rewriter:
         while current is not None and current.graph is not tensor.graph:
             current = current.outer
         if current is not None and tensor.name not in current.values:
-            self.run([tensor.op], current)
+            if current.capture is not None:
+                current.values[tensor.name] = current.capture(tensor)
+            else:
+                self.run([tensor.op], current)
         return scope.value(tensor)
 
     def tensor(self, value: Value, of: Any) -> Any:

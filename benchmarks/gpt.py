@@ -17,7 +17,7 @@ Seconds are of processors (of all threads), by phases:
 - *tables*: what all strategies cost, for each number of micro-batches;
 - *search*: the fastest strategy within the memory, and its plan; for each number, too.
 
-``--micro-batches auto`` tries one, and where that does not fit 2, 3, 4, 6 and 8 until time grows again, as
+``--micro-batches auto`` tries one, and where that does not fit 2, 3, 4, 6, 8 and more until time grows again, as
 ``find_strategy`` does. Beside the plan stand baselines on the same tables: of what each offers the fastest that fits,
 or else the smallest. *MFU* is the arithmetic of the model as a share of what the devices can do. The *gap* is how much
 slower the plan is than a lower bound of all strategies that fit.
@@ -31,7 +31,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -45,14 +45,14 @@ from benchmarks.arguments import output_file, positive
 from tensoropt.api.find.choosing import find_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.cluster.device import FUSIONS
 from tensoropt.cluster.presets import preset
-from tensoropt.errors import InfeasibleError, ProblemError, TensorOptError
+from tensoropt.errors import TensorOptError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["DECODERS", "Decoder", "main", "measure"]
 
@@ -216,13 +216,15 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Adds what is done inside to a phase."""
-        wall, processor = time.perf_counter(), time.process_time()
+        """Adds what is done inside to a phase, less what phases inside of it take."""
+        wall_s, processor_s = time.perf_counter() - self.wall_s, time.process_time() - sum(self.processor_s.values())
         try:
             yield
         finally:
-            self.processor_s[name] = self.processor_s.get(name, 0.0) + time.process_time() - processor
-            self.wall_s += time.perf_counter() - wall
+            inside_s = sum(self.processor_s.values())
+            took_s = time.process_time() - processor_s - inside_s
+            self.processor_s[name] = self.processor_s.get(name, 0.0) + took_s
+            self.wall_s = time.perf_counter() - wall_s
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.processor_s.items())
@@ -265,26 +267,19 @@ def measure(
         imported = import_model(made)
         # Shares of a batch that devices do not divide are cut from the whole batch.
         feed = "data_parallel" if decoder.batch % decoder.devices == 0 else "global"
-        planner = Planner(imported, feed, made, recompute=recompute)
-    tried: dict[int, str] = {}
+        planner = _planner_of(phases)(imported, feed, made, recompute=recompute)
     said(f"imported: {phases}")
 
-    def plan_of(steps: Planner) -> Plan | None:
-        try:
-            found = _planned(steps, topology, limit, phases)
-        except TensorOptError as error:
-            tried[steps.micro_batches] = str(error)
-            return None
-        finally:
-            said(f"{steps.micro_batches} micro-batches: {phases}")
-        tried[steps.micro_batches] = f"{found.time_s:.4g} s"
+    def plan_of(steps: Planner) -> Plan:
+        found = find_plan(steps, topology, "mini_time", limit.limit_bytes, micro_batches=steps.micro_batches)
+        said(f"{steps.micro_batches} micro-batches, {found.time_s:.4g} s: {phases}")
         return found
 
-    plan = plan_of(planner.with_steps(micro_batches))
-    if plan is None and micro_batches is None:
-        plan = planner.fastest_split(plan_of, lambda found: found.time_s)
-    if plan is None:
-        raise InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
+    with phases.phase("search"):
+        plan = None
+        if micro_batches is None and not planner.fits(topology, limit.limit_bytes):
+            plan = planner.fastest_split(topology, limit, plan_of, lambda found: found.time_s)
+        plan = plan_of(planner.with_steps(micro_batches)) if plan is None else plan
     planner = planner.with_steps(plan.micro_batches)
     return {
         "operators": len(imported.graph.operators),
@@ -294,7 +289,6 @@ def measure(
         "total_processor_s": sum(phases.processor_s.values()),
         "total_wall_s": phases.wall_s,
         "micro_batches": plan.micro_batches,
-        "tried": tried,
         "limit_bytes": limit.limit_bytes,
         "searched": plan.notes.get("searched"),
         "made_again": len(plan.again),
@@ -305,14 +299,17 @@ def measure(
     }
 
 
-def _planned(planner: Planner, topology: Topology, limit: MemoryLimit, phases: Phases) -> Plan:
-    """The fastest plan that fits, with the steps of the planner."""
-    with phases.phase("tables"), collecting_new_objects():  # as within find_plan
-        _ = planner.space(topology).problem
-    with phases.phase("search"):
-        with suppress(ProblemError):  # it says at once where nothing fits, as the smallest strategy is one of columns
-            planner.find(topology, "columns", limit)
-        return find_plan(planner, topology, "mini_time", limit.limit_bytes, micro_batches=planner.micro_batches)
+def _planner_of(phases: Phases) -> type[Planner]:
+    """The planner that adds what tables take to a phase of their own."""
+
+    class Timed(Planner):
+        def space(self, topology: Topology) -> SearchSpace:
+            with phases.phase("tables"):
+                space = super().space(topology)
+                _ = space.problem
+            return space
+
+    return Timed
 
 
 def _gap(planner: Planner, topology: Topology, limit: MemoryLimit, plan: Plan) -> float | None:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ from tensoropt.space.followers import contracted, without_choice
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["APART", "Columns", "SpaceColumns", "best_within", "fast_within", "with_less"]
+__all__ = ["APART", "Columns", "SpaceColumns", "best_within", "fast_within", "least_alone", "with_less"]
 
 _TURNS = 12
 """Weights of memory that are tried at most for one limit; most problems take half as many."""
@@ -48,7 +48,7 @@ _ENOUGH = 1e-3
 """Relative: how much slower than the best a column may be in whose place nothing else is searched."""
 
 _SLACK = 1e-8
-"""Relative: by which lines are lowered, as searches tell costs apart up to a trace of the other cost."""
+"""Relative: by which bounds are lowered, as searches tell costs apart up to a trace of the other cost."""
 
 _ROUNDING = 1e-7
 """Relative: more than `_SLACK`, and too little to be said."""
@@ -57,7 +57,7 @@ APART = 0.0015
 """Relative: how near strategies of a frontier are to others that stand for them."""
 
 _MIXED_NODES = 1500
-"""Nodes with a choice up to which columns are mixed node by node, in a second or two."""
+"""Nodes with a choice up to which columns are mixed node by node, in a second or two, and at worst in twenty."""
 
 _SMALL = 150
 """Nodes up to which whole frontiers are as quick as columns."""
@@ -172,6 +172,8 @@ class Columns:
         Returns:
             None if no strategy keeps to the limit.
         """
+        if least_bytes(self.problem) > limit_bytes:
+            return None
         try:
             if self.fastest.memory_bytes <= limit_bytes:
                 return self.one(self.fastest), _lines([self.fastest])
@@ -196,26 +198,40 @@ class Columns:
                 return self.one(small), _lines(found)
             if small.time_to(fast, limit_bytes) <= enough_s:  # as fast as mixtures of both can be
                 break
-        best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes)]).best(limit_bytes)
+        enough_s = _least_s(_lines(found), limit_bytes) * (1.0 + _ENOUGH)
+        best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes, enough_s)]).best(limit_bytes)
         return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
+
+    def least_s(self, limit_bytes: float) -> float:
+        """A bound of the time of all strategies within a limit, of two searches, with which `within` begins.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        found = [self.fastest, *itertools.islice(self._guesses(limit_bytes), 1)]
+        return _least_s(_lines(found), limit_bytes)
 
     def _around(self, limit_bytes: float) -> list[_Column] | None:
         """Columns, of which the last keeps to a limit and the one before does not; None if no strategy keeps to it.
 
-        The smallest takes longest to find and may be far slower than those near the limit. So weights are tried first
-        by which what is missing costs the whole time of the fastest, and several times as much.
+        The smallest may be far slower than those near the limit, so others are tried first.
 
         Raises:
             InfeasibleError: no strategy is possible.
         """
         found = [self.fastest]
-        weight = self.fastest.time_s / (self.fastest.memory_bytes - limit_bytes)
-        for several in _GUESSES if weight > 0 else ():
-            found.append(self._column(several * weight))
-            if found[-1].memory_bytes <= limit_bytes:
+        for guess in self._guesses(limit_bytes):
+            found.append(guess)
+            if guess.memory_bytes <= limit_bytes:
                 return found
         found.append(self.smallest)
         return found if self.smallest.memory_bytes <= limit_bytes else None
+
+    def _guesses(self, limit_bytes: float) -> Iterator[_Column]:
+        """Columns of weights by which what the fastest holds beyond a limit costs its time, and several times that."""
+        missing_bytes = self.fastest.memory_bytes - limit_bytes
+        for several in _GUESSES if missing_bytes > 0 and self.fastest.time_s > 0 else ():
+            yield self._column(several * self.fastest.time_s / missing_bytes)
 
     def _column(self, weight: float) -> _Column:
         if weight not in self._known:
@@ -250,13 +266,26 @@ class Columns:
         columns: Sequence[_Column],
         near: Sequence[int] | IntArray | None = None,
         limit_bytes: float | None = None,
+        enough_s: float = 0.0,
     ) -> list[Frontier]:
-        """Strategies between columns, node by node; where that is too much, layer by layer of each two neighbours."""
-        by_nodes = self._mixed_by_nodes(columns, near, limit_bytes)
-        if by_nodes is not None:
-            return [by_nodes]
-        by_layers = (self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns))
-        return [one for one in by_layers if one is not None]
+        """Strategies between columns, node by node; where that is too much, layer by layer of each two neighbours.
+
+        Args:
+            columns: by memory.
+            near: the configurations of a strategy that is mixed in, too.
+            limit_bytes: what one of them is to keep to.
+            enough_s: how fast one that does so may be for no more to be done.
+        """
+        strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
+        allowed = self._allowed(strategies)
+        nodes = sum(len(several) > 1 for several in allowed.values())
+        by_layers: list[Frontier] = []
+        if nodes > _MIXED_NODES or (limit_bytes is not None and self.problem.nodes > _MIXED_NODES):
+            mixed = (self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns))
+            by_layers = [one for one in mixed if one is not None]
+        if nodes > _MIXED_NODES or (limit_bytes is not None and _has(by_layers, limit_bytes, enough_s)):
+            return by_layers
+        return [self._mixed_by_nodes(allowed, limit_bytes)]
 
     def _mixed_by_layers(self, one: _Column, other: _Column) -> Frontier | None:
         """The strategies that do as one column up to a layer, and as the other from there on."""
@@ -326,29 +355,28 @@ class Columns:
         np.minimum.at(first, member, places)
         return first[member]
 
-    def _mixed_by_nodes(
-        self,
-        columns: Sequence[_Column],
-        near: Sequence[int] | IntArray | None = None,
-        limit_bytes: float | None = None,
-    ) -> Frontier | None:
-        """The frontier over what columns do in each node, and a strategy nearby; None where that is too much.
+    @property
+    def _groups(self) -> IntArray:
+        return np.arange(self.problem.nodes) if self.problem.groups is None else self.problem.groups
+
+    def _allowed(self, strategies: Sequence[IntArray]) -> dict[int, set[int]]:
+        """What strategies do in each group of nodes, where that is possible."""
+        allowed: dict[int, set[int]] = {}
+        for node, group in enumerate(self._groups.tolist()):
+            time_s, memory_bytes = self.problem.node_tables(node)
+            for choice in {int(strategy[node]) for strategy in strategies}:
+                if np.isfinite(time_s[choice] + memory_bytes[choice]).any():
+                    allowed.setdefault(group, set()).add(choice)
+        return allowed
+
+    def _mixed_by_nodes(self, allowed: Mapping[int, set[int]], limit_bytes: float | None) -> Frontier:
+        """The frontier over what is allowed in each group of nodes.
 
         With a limit only its fastest strategy within that, else those that stand for all: to write thousands of
         strategies down takes longest.
         """
         problem = self.problem
-        strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
-        groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
-        allowed: dict[int, set[int]] = {}
-        for node, group in enumerate(groups.tolist()):
-            time_s, memory_bytes = problem.node_tables(node)
-            for choice in {int(strategy[node]) for strategy in strategies}:
-                if np.isfinite(time_s[choice] + memory_bytes[choice]).any():
-                    allowed.setdefault(group, set()).add(choice)
-        if sum(len(several) > 1 for several in allowed.values()) > _MIXED_NODES:
-            return None
-        smaller, kept = restricted(problem, [sorted(allowed[group]) for group in groups.tolist()])
+        smaller, kept = restricted(problem, [sorted(allowed[group]) for group in self._groups.tolist()])
         found = get_solver("ft")(smaller, epsilon=APART if limit_bytes is None else _ENOUGH)
         if limit_bytes is None:
             points = spread(found.time_s, found.memory_bytes, APART)
@@ -438,6 +466,17 @@ class SpaceColumns:
             self._within[limit_bytes] = self._made(found, limit_bytes=limit_bytes)
         return self._within[limit_bytes]
 
+    def least_s(self, limit_bytes: float) -> float:
+        """`Columns.least_s`; 0 where tables are too large for a bound.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        try:
+            return self._space.kept(_over_all)[1].least_s(limit_bytes)
+        except ProblemError:
+            return 0.0
+
     @property
     def _parts(self) -> tuple[Contraction, Columns, str]:
         return self._space.kept(_over_all if self._is_whole else _over_deciding)
@@ -482,6 +521,17 @@ def _has_cells(space: SearchSpace) -> bool:
 def _over_deciding(space: SearchSpace) -> tuple[Contraction, Columns, str]:
     contraction = space.kept(contracted)
     return contraction, Columns(contraction.problem), contraction.searched
+
+
+def least_bytes(problem: Problem) -> float:
+    """A bound of the memory of all strategies, of no search: what each node and edge takes at least, alone."""
+    tables = itertools.chain(problem.node_memory_bytes, problem.edge_memory_bytes)
+    return sum(float(table.min()) for table in tables) * (1.0 - _SLACK)
+
+
+def least_alone(space: SearchSpace) -> float:
+    """`least_bytes` of a space's operators. In micro-batches *k* times as many they take a *k*-th or more."""
+    return least_bytes(space.problem)
 
 
 def with_less(
@@ -568,6 +618,11 @@ def best_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntA
         return None
     picks = np.array(best.alternatives)
     return frontier_of(problem, best.assignment, picks, exact=False, eliminations=(), seconds=0.0)
+
+
+def _has(frontiers: Sequence[Frontier], limit_bytes: float, enough_s: float) -> bool:
+    """Tells whether a strategy of some frontiers keeps to a limit and takes no longer than that."""
+    return any(((one.memory_bytes <= limit_bytes) & (one.time_s <= enough_s)).any() for one in frontiers)
 
 
 def _lines(columns: Sequence[_Column]) -> LowerBounds | None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import pytest
 
+from tensoropt.api.find.choosing import find_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.mirror.model import Model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import OpProfile
 from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit
-from tests.plan.small_graphs import mlp, trained
+from tests.plan.small_graphs import deep, mlp, trained
 
 pytestmark = pytest.mark.tf
 
@@ -68,6 +73,51 @@ def test_a_bound_without_a_search_is_shares_of_variables_and_slots_or_of_the_lea
     assert planner.least_possible(4)[0] == least / 2
     assert planner.least_possible(4, any_batch=True)[0] == shares
     assert planner.least_possible(3)[0] == (W1 + B1 + W2 + 2 * W1) / 3
+
+
+def test_micro_batches_are_tried_where_bounds_let_them_fit_and_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def plan_of(steps: Planner) -> Plan:
+        searched.append(steps.micro_batches)
+        return find_plan(steps, topology, "mini_time", limit.limit_bytes, micro_batches=steps.micro_batches)
+
+    def fastest(*, bounded: bool) -> tuple[Plan | None, list[int]]:
+        planner = Planner(imported, "global", Model())
+        with monkeypatch.context() as patch:
+            if not bounded:
+                patch.setattr(Planner, "surpasses", lambda *_: False)
+                patch.setattr(Planner, "least_seconds", lambda *_: 0.0)
+            searched.clear()
+            assert not planner.fits(topology, limit.limit_bytes)
+            return planner.fastest_split(topology, limit, plan_of, lambda plan: plan.time_s), searched.copy()
+
+    topology, fewer = cpu(2), 0
+    for make in (lambda: mlp(batch=64), lambda: deep(3, batch=64, width=32)):
+        imported = ImportedModel(trained(make(), "w1", 2), None, ())
+        least = Planner(imported, "global", Model()).least_bytes(topology)
+        for share in (0.9, 0.6, 0.4, 0.1):
+            limit = MemoryLimit(share * least, "test")
+            with_bounds, without = fastest(bounded=True), fastest(bounded=False)
+            assert (with_bounds[0] is None) == (without[0] is None)
+            if with_bounds[0] is not None and without[0] is not None:
+                assert with_bounds[0].micro_batches == without[0].micro_batches
+                assert with_bounds[0].time_s == without[0].time_s
+            assert set(with_bounds[1]) <= set(without[1])
+            fewer += len(without[1]) - len(with_bounds[1])
+    assert fewer > 0
+
+
+def test_of_more_micro_batches_what_fewer_hold_is_a_bound() -> None:
+    planner = Planner(ImportedModel(trained(deep(3, batch=64, width=32), "w1", 2), None, ()), "global", Model())
+    shares = planner.least_possible(2)[0]
+    assert not planner.surpasses(cpu(2), math.inf)  # and now it is known what operators take
+    bound, why = planner.with_steps(2).least_possible(2)
+    assert bound > shares and re.search(r"are needed on 2 devices in micro-batches 2 times as large$", why)
+    assert bound <= planner.with_steps(2).least_bytes(cpu(2))
+    assert planner.with_steps(2).surpasses(cpu(2), bound * 0.99)
+    assert not planner.with_steps(2).fits(cpu(2), bound * 0.99)
+    assert planner.with_steps(2, True).least_possible(2)[0] == shares  # what is made again takes less
 
 
 def test_what_was_found_is_kept_for_the_cluster_and_the_measurements_that_it_is_of() -> None:

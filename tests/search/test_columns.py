@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tensoropt.problem import Problem, brute_force
 from tensoropt.problem.contraction import Contraction
 from tensoropt.problem.determined import determined
 from tensoropt.search.alternatives import runner_up
-from tensoropt.search.columns import Columns, fast_within
+from tensoropt.search.columns import Columns, fast_within, least_alone, least_bytes
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
 from tensoropt.space.space import SearchSpace
@@ -92,7 +94,9 @@ def test_columns_and_their_bounds_beside_all_strategies(shape: str) -> None:
                 assert alone is not None and alone[0].assignments.tolist() == found.assignments.tolist()
                 assert bounds is not None
                 assert (bounds.least_time_s(whole.memory_bytes) <= whole.time_s * (1 + 1e-9)).all()
+                assert columns.least_s(point.memory_bytes) <= point.time_s * (1 + 1e-9)
                 limits += 1
+        assert least_bytes(problem) <= whole.memory_bytes[0] * (1 + 1e-9)
         fastest = columns.within(np.inf)
         assert fastest is not None and fastest[0].time_s[0] == pytest.approx(whole.time_s[-1], rel=1e-8)
         hull, _ = Columns(problem).hull(12)
@@ -109,7 +113,7 @@ def test_columns_of_layers_in_a_row_come_within_a_layer_of_the_bound(monkeypatch
     problem = Problem([f"h{i}" for i in range(layers)], [time_s] * layers, [memory_bytes] * layers, chain,
                       [change] * (layers - 1))  # fmt: skip
     columns = Columns(problem, exactly=True)
-    monkeypatch.setattr(columns, "_mixed_by_nodes", lambda *_: None)  # as where too many nodes have a choice
+    monkeypatch.setattr("tensoropt.search.columns._MIXED_NODES", layers - 1)  # so that too many have a choice
     limit = 700.0
     bounded = columns.within(limit)
     assert bounded is not None and bounded[1] is not None
@@ -117,6 +121,40 @@ def test_columns_of_layers_in_a_row_come_within_a_layer_of_the_bound(monkeypatch
     assert found.memory_bytes[0] <= limit and bounds is not None
     assert len(set(found.assignments[0].tolist())) == 2 and np.abs(np.diff(found.assignments[0])).sum() == 1
     assert found.time_s[0] - bounds.least_time_s(np.array([limit]))[0] <= 1.0 + 0.02
+
+
+@pytest.mark.parametrize("slower_s", [0.05, 0.5])
+def test_nodes_are_mixed_where_layers_are_not_enough(slower_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, beside = 60, 40
+    time_s, memory_bytes = np.array([1.0, 1.0 + slower_s]), np.array([10.0, 4.0])
+    change = np.array([[0.0, 0.001], [0.001, 0.0]])
+    nodes, chain = layers + beside, [(i, i + 1) for i in range(layers - 1)]
+    times, memories = ([several] * layers + [several[:1]] * beside for several in (time_s, memory_bytes))
+    problem = Problem([f"h{i}" for i in range(nodes)], times, memories, chain, [change] * (layers - 1))
+    columns = Columns(problem, exactly=True)
+    monkeypatch.setattr("tensoropt.search.columns._MIXED_NODES", nodes - 1)
+    limit = 705.0  # ten layers fit that are fast, and nearly another one
+    with patch.object(columns, "_mixed_by_nodes", wraps=columns._mixed_by_nodes) as by_nodes:
+        bounded = columns.within(limit)
+    assert bounded is not None and bounded[1] is not None
+    gap = bounded[0].time_s[0] / bounded[1].least_time_s(np.array([limit]))[0] - 1
+    assert gap < slower_s / nodes
+    assert by_nodes.called == (slower_s == 0.5)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("make", [*_MODELS, lambda: trained(deep(2, batch=16, width=32), "w1", slots=2)])
+def test_so_many_micro_batches_take_no_less_than_their_share(make: Callable[[], Graph], recompute: bool) -> None:
+    graph, tried = make(), (1, 2, 4, 8)
+    spaces = [
+        SearchSpace(graph, AnalyticCost(cpu(4)), reuse=True, recompute=recompute, micro_batches=times)
+        for times in tried
+    ]
+    alone = [least_alone(space) for space in spaces]
+    least = [float(Columns(space.problem).smallest.memory_bytes) for space in spaces]
+    assert all(bound <= found * (1 + 1e-9) for bound, found in zip(alone, least, strict=True))
+    for few, many in itertools.combinations(range(len(tried)), 2):
+        assert alone[few] * tried[few] / tried[many] <= alone[many] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -130,13 +130,12 @@ def find_plan(
     if finder is not None and finder.name == PIPELINE:
         return _fastest_pipeline(planner, topology, limit)
 
-    def split(steps: Planner) -> Plan | None:
-        fits = steps.least_bytes(topology) <= limit.limit_bytes
-        return _find_plan(steps, topology, option, limit, finder) if fits else None
+    def split(steps: Planner) -> Plan:
+        return _find_plan(steps, topology, option, limit, finder)
 
     best: Plan | None = None
-    if planner.undivided(topology.device_count) is None and planner.least_bytes(topology) > limit.limit_bytes:
-        best = planner.fastest_split(split, lambda plan: plan.time_s)
+    if planner.undivided(topology.device_count) is None and not planner.fits(topology, limit.limit_bytes):
+        best = planner.fastest_split(topology, limit, split, lambda plan: plan.time_s)
     if best is None:
         best = _find_plan(planner, topology, option, limit, finder)
     is_tracking = finder is None or finder.name == FT
@@ -188,6 +187,8 @@ def _find_plan(planner: Planner, topology: Topology, option: str, limit: MemoryL
         return plan
     if finder is not None and search != FT:
         return _plan_of_search(planner, topology, option, limit, finder)
+    if not planner.has_frontier(topology) and planner.surpasses(topology, limit.limit_bytes):
+        raise _nothing_fits(planner, topology, limit, option, planner.least_bytes(topology))
     fastest = fastest_that_fits(planner, topology, MINI_TIME, limit) if option == MINI_TIME else None
     if fastest is not None:
         return fastest[0]

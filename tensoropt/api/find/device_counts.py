@@ -80,12 +80,16 @@ def _fitting_row(
     whole = _row(planner, topology, count, limit, price)
     if whole.reason is None or planner.undivided(count) or planner.misfit(count):
         return whole
+    try:
+        part = scaled(topology, count)
+    except ClusterError:
+        return whole
 
     def split(steps: Planner) -> ParallelismRow | None:
         row = _row(steps, topology, count, limit, price)
         return row if row.reason is None else None
 
-    return planner.fastest_split(split, lambda row: row.time_s or 0.0) or whole
+    return planner.fastest_split(part, limit, split, lambda row: row.time_s or 0.0) or whole
 
 
 def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:

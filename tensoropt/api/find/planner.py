@@ -30,6 +30,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.problem.provenance import Provenance
+from tensoropt.search.columns import SpaceColumns, least_alone
 from tensoropt.search.finding import NO_LIMIT, Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, Options, get_finder
@@ -96,6 +97,7 @@ class Planner:
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._least: dict[int, float] = {}  # by device count, where it is exact
+        self._alone: dict[int, float] = {}  # by device count, `least_alone`
         self._warned = False
         self._profile: OpProfile | None = None
 
@@ -108,7 +110,7 @@ class Planner:
         """
         key = (micro_batches or self.micro_batches, self.recompute if recompute is None else recompute)
         if key not in self._steps:
-            other = self._steps[key] = Planner(self.imported, self._asked, self.model, *key)
+            other = self._steps[key] = type(self)(self.imported, self._asked, self.model, *key)
             other._steps, other._profile, other._warned = self._steps, self._profile, True
         return self._steps[key]
 
@@ -131,23 +133,35 @@ class Planner:
         return tuple(found[1:])
 
     def fastest_split(
-        self, find: Callable[[Planner], _Found | None], seconds: Callable[[_Found], float]
+        self,
+        topology: Topology,
+        limit: MemoryLimit,
+        find: Callable[[Planner], _Found | None],
+        seconds: Callable[[_Found], float],
     ) -> _Found | None:
         """The fastest of what is found for steps in micro-batches, of more and more until more are slower.
 
         Args:
+            topology: the devices.
+            limit: of each; numbers in which nothing fits are passed by, mostly without a search.
             find: by the planner of such steps; None or an error where there is nothing.
-            seconds: of what was found.
+            seconds: of what was found, which the bound of all strategies that fit bounds, too.
         """
         best: _Found | None = None
         for times in self.numbers_of_micro_batches():
+            steps = self.with_steps(times)
             try:
-                found = find(self.with_steps(times))
+                if steps.surpasses(topology, limit.limit_bytes):
+                    continue
+                # More parts have more to start.
+                if best is not None and steps.least_seconds(topology, limit.limit_bytes) >= seconds(best):
+                    break
+                found = find(steps) if steps.fits(topology, limit.limit_bytes) else None
             except (MicroBatchError, InfeasibleError) as error:
                 _log.debug("%d micro-batches: %s", times, error)
                 continue
             if found is not None and best is not None and seconds(found) >= seconds(best):
-                break  # more parts have more to start
+                break
             best = best if found is None else found
         return best
 
@@ -221,7 +235,8 @@ class Planner:
 
         Variables, those of optimizers too, take their equal shares. And where the least on fewer devices is known, *k*
         times as many do not take less than a *k*-th of it: leaving out the mesh axes that they have more makes no piece
-        more than *k* times as large.
+        more than *k* times as large. Nor do *k* times as many micro-batches take less than that of what operators take
+        at least, each alone.
 
         Args:
             devices: how many.
@@ -231,12 +246,17 @@ class Planner:
         total = sum(op.outputs[0].size_bytes for op in graph.variables() if op.name in graph.training)
         shares = total / devices
         bounds = [(shares, f"variables alone take {shares:,.0f} bytes per device")]
-        for fewer, least in sorted(self._least.items()):
-            if not any_batch and devices % fewer == 0 and devices != fewer:
-                bound = least * fewer / devices
-                known = f"since {least:,.0f} are needed on {fewer} device{'s' * (fewer > 1)}"
-                text = f"no strategy takes less than {bound:,.0f} bytes per device, {known}"
-                bounds.append((bound, text))
+        known = [(1, fewer, least) for fewer, least in sorted(self._least.items())]
+        for steps in self._steps.values():
+            parts, rest = divmod(self.micro_batches, steps.micro_batches)
+            if not rest and steps.recompute == self.recompute:
+                known += [(parts, fewer, least) for fewer, least in sorted(steps._alone.items())]
+        for parts, fewer, least in known:
+            if not any_batch and devices % fewer == 0 and (devices, 1) != (fewer, parts):
+                bound = least * fewer / devices / parts
+                reason = f"since {least:,.0f} are needed on {fewer} device{'s' * (fewer > 1)}"
+                reason += f" in micro-batches {parts} times as large" * (parts > 1)
+                bounds.append((bound, f"no strategy takes less than {bound:,.0f} bytes per device, {reason}"))
         return max(bounds, key=lambda bound: bound[0])
 
     # --------------------------------------------------------------------------------------------------- the search
@@ -382,6 +402,34 @@ class Planner:
         if found.exact:
             self._least[topology.device_count] = least
         return least
+
+    def fits(self, topology: Topology, limit_bytes: float) -> bool:
+        """Tells whether a strategy keeps to a limit; that none does, bounds mostly tell without a search.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        return not self.surpasses(topology, limit_bytes) and self.least_bytes(topology) <= limit_bytes
+
+    def surpasses(self, topology: Topology, limit_bytes: float) -> bool:
+        """Tells whether bounds without a search say that no strategy keeps to a limit.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        count = topology.device_count
+        if self.least_possible(count)[0] > limit_bytes:
+            return True
+        self._alone[count] = self.space(topology).kept(least_alone)
+        return self._alone[count] > limit_bytes
+
+    def least_seconds(self, topology: Topology, limit_bytes: float) -> float:
+        """A bound of the time of all strategies within a limit, of two searches by which one is found later.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        return self.space(topology).kept(SpaceColumns).least_s(limit_bytes)
 
     def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
         """Returns the time of a step on one device of a cluster; None if the step does not fit."""

@@ -103,16 +103,17 @@ def _fitting_steps(
             return None
         steps = planner.with_steps(times * planner.micro_batches, again or planner.recompute)
         try:
+            if not steps.fits(topology, limit.limit_bytes):
+                continue
             least = steps.least_bytes(topology)
         except TensorOptError as error:
             _log.debug("%d micro-batches cannot be planned: %s", times, error)
             continue
-        if least <= limit.limit_bytes:
-            what = [f"split each step into {times} micro-batches"] if times > 1 else []
-            what += ["allow operators to be made again in the backward pass"] if again else []
-            asked = [f"micro_batches={times}"] if times > 1 else []
-            asked += ["recompute=True"] if again else []
-            return f"{' and '.join(what)} ({', '.join(asked)}, the least is {least:,.0f} bytes)"
+        what = [f"split each step into {times} micro-batches"] if times > 1 else []
+        what += ["allow operators to be made again in the backward pass"] if again else []
+        asked = [f"micro_batches={times}"] if times > 1 else []
+        asked += ["recompute=True"] if again else []
+        return f"{' and '.join(what)} ({', '.join(asked)}, the least is {least:,.0f} bytes)"
     return None
 
 

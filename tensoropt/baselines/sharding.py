@@ -12,6 +12,7 @@ from tensoropt.baselines.data_parallel import data_parallel_configurations
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import begin_of
 from tensoropt.problem.frontier import Frontier
 from tensoropt.problem.problem import IntArray
 from tensoropt.space.edge_costs import BOTH, BOTH_BACK_EACH
@@ -87,8 +88,7 @@ def _where_stored(space: SearchSpace, op: Operator, chosen: dict[str, Configurat
     place = rule.pinned[0] if rule.pinned else 0
     source = op.inputs[place]
     given = chosen[source.op].output_layouts(space.rules[source.op], source.index)
-    stored = given.gradient if traits(op).is_gradient else given.value
-    return next(c for c in space.choices(op.name) if c.input_layouts(rule, place).value == stored)
+    return next(c for c in space.choices(op.name) if c.input_layouts(rule, place).value == begin_of(op, given))
 
 
 def _alternatives(space: SearchSpace, assignment: tuple[int, ...], preferred: Sequence[int]) -> IntArray:

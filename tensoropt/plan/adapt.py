@@ -18,7 +18,7 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
 from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.places import is_everywhere
-from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
+from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, begin_of, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import why_not_back_each, why_not_kept
 
@@ -149,7 +149,7 @@ def _configuration(
                 "before."
             )
         return known.configuration
-    given = [chosen[t.op].output_layouts(rules[t.op], t.index).value for t in op.inputs]
+    given = [begin_of(op, chosen[t.op].output_layouts(rules[t.op], t.index)) for t in op.inputs]
     # Where a variable is taken itself, what is stored decides.
     for place in op.handles:
         pinned = _follow(rule, mesh, [(place, given[place])])
@@ -216,12 +216,13 @@ def _edge(
     returns = edge in graph.differentiable and edge not in rows
     given = chosen[edge.tensor.op].output_layouts(rules[edge.tensor.op], edge.tensor.index)
     wanted = chosen[edge.consumer].input_layouts(rules[edge.consumer], edge.position)
+    begins = begin_of(graph[edge.consumer], given)
     known = plan.edge(edge)
     shape, mesh = (graph.spec(edge.tensor) if steps is None else steps.spec(edge)).shape, plan.mesh
     forward, backward = known.forward, known.backward if returns else ()
-    keeps = _leads(forward, given.value, wanted.value, shape, mesh)
+    keeps = _leads(forward, begins, wanted.value, shape, mesh)
     if not keeps:
-        forward = canonical_path(given.value, wanted.value)
+        forward = canonical_path(begins, wanted.value)
     if returns and not _leads(backward, wanted.gradient, given.gradient, shape, mesh):
         backward = canonical_path(wanted.gradient, given.gradient)
     reason = why_not_kept(graph, rules, edge, known.keep, again, steps)

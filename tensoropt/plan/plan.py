@@ -21,7 +21,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
-from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
+from tensoropt.plan.configuration import Configuration, TensorLayouts, actions_from_json, check_configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import places_of, why_not_apart
 from tensoropt.plan.recomputation import why_not_again
@@ -29,7 +29,17 @@ from tensoropt.plan.tensor_reuse import why_not_back_each, why_not_kept
 from tensoropt.storage import read_regular, write_whole
 from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
 
-__all__ = ["ALTERNATIVES", "KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
+__all__ = [
+    "ALTERNATIVES",
+    "KEEPS",
+    "SCHEMA_VERSION",
+    "EdgePlan",
+    "OperatorPlan",
+    "Plan",
+    "begin_of",
+    "row_edges",
+    "rules_of",
+]
 
 SCHEMA_VERSION = 2
 # Files of the first version have nothing of what a reader needs without the model.
@@ -269,15 +279,14 @@ class Plan:
     ) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
-        if traits(graph[edge.consumer]).is_gradient:
-            given = replace(given, value=given.gradient)  # it is made where gradients of the tensor arrive
-        if edge.position in rules[edge.consumer].pinned and given.value != wanted.value:
+        begins = begin_of(graph[edge.consumer], given)
+        if edge.position in rules[edge.consumer].pinned and begins != wanted.value:
             raise PlanError(
-                f"Plan: edge {edge} moves a variable that must be used where it is stored, from {given.value} to "
+                f"Plan: edge {edge} moves a variable that must be used where it is stored, from {begins} to "
                 f"{wanted.value}. Make the plan again with find_strategy."
             )
         steps = self.edge(edge)
-        pairs = [("forward", steps.forward, given.value, wanted.value)]
+        pairs = [("forward", steps.forward, begins, wanted.value)]
         if whole_gradient:
             pairs.append(("backward", steps.backward, wanted.gradient, given.gradient))
         for direction, path, layout, target in pairs:
@@ -510,6 +519,11 @@ def _twice(rule: OpRule) -> OpRule:
     """
     own = rule.communicates_over | (rule.reduced if rule.sparse_input is not None else frozenset())
     return dataclasses.replace(rule, split=tuple(axis for axis in rule.split if axis not in own))
+
+
+def begin_of(consumer: Operator, given: TensorLayouts) -> Layout:
+    """The layout that a tensor has for an operator before it moves: a gradient by the tensor is where that arrives."""
+    return given.gradient if traits(consumer).is_gradient else given.value
 
 
 def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:

@@ -457,3 +457,28 @@ def gradient_functions_in_control_flow_read_what_they_hold_from_outside() -> Non
 
     for flow in (cond, switch, loop, loop_in_cond):
         compare(made_by(flow))
+
+
+@case
+def gradients_by_sums_of_parts_take_batches_of_other_sizes() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = new_variables((6, 8), (8, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                logits = tf.tanh(x @ w) @ v  # devices have parts of the sum, where memory decides
+                loss = loss_of_logits(tf.tanh(logits), y)
+            of_logits = tape.gradient(loss, logits)
+            descend(tape, loss, [w, v])
+            return loss, of_logits, tf.reduce_sum(of_logits**2)
+
+        return step, [w, v]
+
+    for option in ("mini_memory", "mini_time"):
+        plain, expected = make()
+        step, found = make()
+        alone, ours = tf.function(plain), tensoropt.function(step)
+        ours.plan(option)
+        for x, y in batches(8, 7, 4, 8):
+            check_same(ours(x, y), alone(x, y))
+        check_same(found, expected)

@@ -119,3 +119,31 @@ def jacobians_of_samples_under_a_tape() -> None:
         return step, [w, v]
 
     compare(make)
+
+
+@case
+def loops_in_maps_read_variables() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = new_variables((4, 6), (4, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            def of_one(sample: Any) -> Any:
+                with tf.GradientTape() as tape:
+
+                    def turn(i: Any, state: Any) -> Any:
+                        return i + 1, tf.tanh(
+                            tf.linalg.matvec(w, sample) + tf.linalg.matvec(v, state, transpose_a=True)
+                        )
+
+                    state = tf.while_loop(lambda i, _: i < 3, turn, (0, tf.zeros([4])))[1]
+                    loss = tf.reduce_sum(state**2)
+                return loss, tape.gradient(loss, [w, v])
+
+            losses, gradients = tf.vectorized_map(of_one, x)
+            for weight, each in zip((w, v), gradients, strict=True):
+                weight.assign_sub(0.1 * tf.reduce_mean(tf.tanh(each), 0))
+            return losses
+
+        return step, [w, v]
+
+    compare(make)

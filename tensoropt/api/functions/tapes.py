@@ -171,7 +171,8 @@ def _replacements(own: dict[str, Any]) -> dict[str, Any]:
         if recorded is None or recorded.graph is not graph:
             raise GraphError(
                 "GradientTape.gradient: it is called in another function, loop or branch than the one that entered the "
-                "tape. Call it where the tape is entered."
+                "tape. Call it where the tape is entered, and a jacobian without experimental_use_pfor=False, which is "
+                "a loop."
             )
         if getattr(graph.outer_graph, "building_function", False):
             raise GraphError(

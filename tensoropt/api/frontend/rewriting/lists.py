@@ -260,7 +260,7 @@ def _split(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
 
 def _identity(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     (value,) = _operands(op, scope)
-    return None if isinstance(value, tf.Tensor) else [value]
+    return None if isinstance(value, tf.Tensor) and value.dtype != tf.resource else [value]
 
 
 def _of_list(handler: Callable[..., Sequence[Value] | None]) -> Handler:

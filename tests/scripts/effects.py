@@ -118,6 +118,27 @@ def a_lookup_sees_the_assignment_that_it_waits_for() -> None:
 
 
 @case
+def lookups_by_ids_of_unknown_number_see_the_assignments_that_they_wait_for() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        ids, _ = m.unique(made["y"])
+        before = m.gather(made["w1"], ids)
+        with m.control_dependencies([before]):
+            first = m.assign_add(made["w1"], m.ones([6, 8]))
+        with m.control_dependencies([first]):
+            between = m.gather(made["w1"], ids)
+        with m.control_dependencies([between]):
+            second = m.assign(made["w1"], made["w1"] * 0.5)
+        with m.control_dependencies([second]):
+            after = m.gather(made["w1"], ids)
+        total = m.reduce_sum(m.concat([before, between * 10.0, after * 100.0], 0), 0)
+        found = m.get_variable("found", [8], initializer=m.zeros_initializer(), trainable=False)
+        return {**made, "write": m.assign_add(found, total).op, "found": found}
+
+    compare(make, ["w1", "found"], "write", batch, options=_OPTIONS, steps=3)
+
+
+@case
 def checks_that_a_step_waits_for_pass_or_raise_on_every_rank() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)

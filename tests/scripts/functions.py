@@ -325,6 +325,81 @@ def rows_of_known_places_are_merged_as_others() -> None:
     compare(make(lambda x: tf.range(tf.shape(x)[0]) % 3))
 
 
+@core_case
+def lookups_by_ids_of_unknown_number_read_what_the_table_holds_then() -> None:
+    def made_by(step_of: Callable[..., Any]) -> Made:
+        def make() -> tuple[Callable[..., Any], list[Any]]:
+            (table,) = new_variables((8, 4))
+            found = tf.Variable(tf.zeros([4]))
+            return lambda x, y: step_of(table, found, tf.unique(y)[0]), [table, found]
+
+        return make
+
+    def between_writes(table: Any, found: Any, ids: Any) -> Any:
+        before = tf.gather(table, ids)
+        table.assign_add(tf.ones([8, 4]))
+        between = tf.gather(table, ids)
+        table.assign(table * 2.0)
+        after = tf.gather(table, ids)
+        found.assign_add(tf.reduce_sum(tf.concat([before, between * 10.0, after * 100.0], 0), 0))
+        return before, between, after
+
+    def in_turn(table: Any, found: Any, ids: Any) -> Any:
+        first = tf.gather(table, ids)
+        table.scatter_add(tf.IndexedSlices(first, ids))
+        second = tf.gather(table, ids)
+        table.scatter_sub(tf.IndexedSlices(second * 0.5, ids))
+        found.assign(tf.reduce_sum(second - first, 0))
+        return tf.reduce_sum(tf.gather(table, ids))
+
+    def trained(table: Any, found: Any, ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table, ids)
+            loss = tf.reduce_sum(rows**2)
+        table.scatter_sub(tf.IndexedSlices(*_values_and_places(tape.gradient(loss, table), 0.1)))
+        return loss, rows
+
+    def in_branches(table: Any, found: Any, ids: Any) -> Any:
+        def summed() -> Any:
+            total = tf.abs(tf.reduce_sum(table))
+            size = tf.while_loop(lambda size: size < total + 10.0, lambda size: size + 1.0 + total, [total * 0.0])[0]
+            return tf.cond(total > -1.0, lambda: size + tf.reduce_sum(table[0]), lambda: total)
+
+        first = summed()
+        table.assign(table * 2.0)
+        second = summed()
+        table.assign(table * 2.0)
+        found.assign(tf.stack([first, second, summed(), first]))
+        return first, second
+
+    for step_of in (between_writes, in_turn, trained, in_branches):
+        compare(made_by(step_of))
+
+
+def _values_and_places(rows: Any, rate: float) -> tuple[Any, Any]:
+    return rate * rows.values, rows.indices
+
+
+@case
+def what_a_loop_of_unknown_length_gives_is_assigned() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        turns, state, last = tf.Variable(0), tf.Variable(tf.zeros([4])), tf.Variable(0)
+
+        def step(x: Any, y: Any) -> Any:
+            def turn(number: Any, reached: Any) -> Any:
+                return number + 1, reached + tf.abs(x[0, :4]) + 1.0
+
+            number, reached = tf.while_loop(lambda _, reached: tf.reduce_sum(reached) < 50.0, turn, (0, tf.zeros([4])))
+            turns.assign_add(number)
+            last.assign(number)
+            state.assign_add(reached)
+            return reached
+
+        return step, [turns, state, last]
+
+    compare(make)
+
+
 @case
 def a_table_in_a_step_is_an_error_that_names_the_layer() -> None:
     lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"], name="words")

@@ -52,7 +52,7 @@ def read_operators(source: Source) -> Source:
             continue
         operators += more
         known |= {op.name for op in more}
-    operators = reader.in_order(operators)
+    operators = reader.in_order(reader.after_reads(operators))
     return replace(
         source,
         operators=tuple(operators),

@@ -31,7 +31,7 @@ from tensoropt.api.frontend.functions import TOKEN
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, is_done_once, is_opaque
-from tensoropt.api.frontend.walks import post_order, reached
+from tensoropt.api.frontend.walks import needs, post_order, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRADIENT_TYPE, GRAPH, traced_attrs
@@ -119,6 +119,7 @@ class Reader:
         self._late = late_reads(graph, initializers)
         self._significant = dict.fromkeys(self._late, True)
         self._accessed: Accesses = {}
+        self._read_for: dict[str, dict[str, None]] = {}  # by operations in groups, the reads that these have for them
         self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
         self._outputs = {
             output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
@@ -225,6 +226,16 @@ class Reader:
         """The name of the operator that an operation becomes; a plain read is its variable."""
         return str(op.inputs[0].op.name if self._is_plain_read(op) else op.name)
 
+    def after_reads(self, operators: Iterable[Operator]) -> list[Operator]:
+        """Operators of which those that write a variable wait for the reads of it that groups have of their own."""
+        return [self._after_reads(op) if traits(op).has_effect and op.handles else op for op in operators]
+
+    def _after_reads(self, operator: Operator) -> Operator:
+        op = self._graph.get_operation_by_name(operator.name)
+        before = accesses_before(op.inputs, needs(op), self._accessed, writes=False) if self._read_for else ()
+        reads = [name for each in before for name in self._read_for.get(each.name, ())]
+        return replace(operator, control_inputs=tuple(dict.fromkeys((*operator.control_inputs, *sorted(reads)))))
+
     def in_order(self, operators: list[Operator]) -> list[Operator]:
         """Operators in the order in which they were built; a read that was added comes before what it was added for."""
         for op in sorted(operators, key=lambda op: not op.results):  # a group before the reads that are for it
@@ -314,7 +325,13 @@ class Reader:
             results=group.results,
             draws=group.draws,
         )
-        reads, whole = self._reading_late(whole, group.inputs)
+        for place, (readers, _) in group.late.items():  # other writes come after these, and before the group
+            name = f"{whole.name}{_READ_FOR}{place}"
+            self._place[name] = self._place[readers[0].name] - 0.5
+            for op in readers:
+                self._read_for.setdefault(op.name, {})[name] = None
+        late = {place: self._waited_for(writes) for place, (_, writes) in group.late.items()}
+        reads, whole = self._reads_of(whole, late)
         places = {tensor.name: place for place, tensor in enumerate(group.outputs)}
         passed = []
         for op in dict.fromkeys(tensor.op for tensor in group.outputs):
@@ -350,7 +367,7 @@ class Reader:
             operator: as it is by itself.
             tensors: its inputs in TensorFlow's graph.
         """
-        inputs, reads = list(operator.inputs), []
+        late = {}
         for place, tensor in enumerate(tensors):
             if tensor.dtype != tf.resource or place in operator.handles:
                 continue
@@ -359,21 +376,28 @@ class Reader:
             )
             after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
             if after or operator.name in self._late:
-                (spec,) = _variable(tensor.op, operator.source).outputs
-                node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
-                read = Operator(
-                    f"{operator.name}{_READ_FOR}{place}",
-                    "ReadVariableOp",
-                    (inputs[place],),
-                    (spec,),
-                    MappingProxyType({"dtype": spec.dtype}),
-                    control_inputs=after,
-                    source=operator.source,
-                    node=node,
-                    handles=(0,),
-                )
-                reads.append(read)
-                inputs[place] = TensorId(read.name)
+                late[place] = after
+        return self._reads_of(operator, late)
+
+    def _reads_of(self, operator: Operator, late: Mapping[int, tuple[str, ...]]) -> tuple[list[Operator], Operator]:
+        """Reads of the variables that an operator takes, by place, each after others; and the operator itself."""
+        inputs, reads = list(operator.inputs), []
+        for place, after in late.items():
+            (spec,) = _variable(self._graph.get_operation_by_name(inputs[place].op), operator.source).outputs
+            node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
+            read = Operator(
+                f"{operator.name}{_READ_FOR}{place}",
+                "ReadVariableOp",
+                (inputs[place],),
+                (spec,),
+                MappingProxyType({"dtype": spec.dtype}),
+                control_inputs=after,
+                source=operator.source,
+                node=node,
+                handles=(0,),
+            )
+            reads.append(read)
+            inputs[place] = TensorId(read.name)
         return reads, replace(operator, inputs=tuple(inputs))
 
     def _operator(self, tf_op: Any, origin: Any) -> tuple[Operator, list[Any]]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS
-from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
+from tensoropt.api.frontend.effects import (
+    PASSED_ON,
+    Accesses,
+    accesses_before,
+    called_functions,
+    has_effect,
+    is_significant,
+    takes_handle,
+)
 from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.api.frontend.walks import needs, post_order, reached
@@ -40,7 +48,9 @@ class Group:
     Attributes:
         name: the operator's.
         operations: in the order in which they run.
-        inputs: tensors that they read and do not make.
+        inputs: tensors that they read and do not make; a variable's handle once for each value of it that they read.
+        late: by places of inputs that are handles, the operations that read the value, and the writes of the variable
+            that they come after; where there are any.
         outputs: tensors of known shapes that they make for others.
         body: a ``GraphDef`` of them, in which placeholders ``input0``, … stand for the inputs.
         results: the outputs' names in it.
@@ -51,6 +61,7 @@ class Group:
     name: str
     operations: tuple[Any, ...]
     inputs: tuple[Any, ...]
+    late: Mapping[int, tuple[Sequence[Any], Sequence[Any]]]
     outputs: tuple[Any, ...]
     body: Any
     results: tuple[str, ...]
@@ -298,6 +309,7 @@ class _Reads:
     needed: Collection[Any]
     grouped: Container[Any]
     fetched: bool
+    accessed: Accesses = field(default_factory=dict)
 
     def may_give(self, tensor: Any, inside: Collection[Any]) -> bool:
         """Tells whether a group may give a tensor: its shape is known, or only groups and writers of rows read it."""
@@ -328,6 +340,12 @@ class _Reads:
             read += [number for number, readers in enumerate(wanted) if readers and known[number]]
         last = max(read, default=len(op.outputs) - 1 if op in self.roots else -1)
         return list(op.outputs[: last + 1])
+
+    def writes_before(self, tensor: Any, op: Any) -> tuple[Any, ...]:
+        """The last writes of a variable that an operation that takes its handle comes after; else nothing."""
+        if tensor.dtype != tf.resource:
+            return ()
+        return tuple(sorted(accesses_before([tensor], [op], self.accessed, writes=True), key=lambda each: each.name))
 
     def check(self, operations: Sequence[Any], inside: Collection[Any]) -> None:
         """Checks that nothing in the midst of a group has a gradient of its own."""
@@ -360,7 +378,8 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
                 "fetched by itself. Fetch what has a known shape, such as a sum of it."
             )
     constants = {t.name for op in operations for t in op.outputs if reads.differentiated.is_constant(t)}
-    inputs: dict[str, Any] = {}
+    inputs: dict[tuple[str, tuple[Any, ...]], Any] = {}
+    late: dict[int, tuple[list[Any], Sequence[Any]]] = {}
     draws: list[Operator] = []
     graph = operations[0].graph
     body = tf.compat.v1.GraphDef()
@@ -377,8 +396,13 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         names = []
         for t in op.inputs:
             if t.op not in inside:
-                inputs.setdefault(t.name, t)
-                names.append(f"input{list(inputs).index(t.name)}")
+                # What reads a variable before a write of it, and what does after that, may be in one group.
+                writes = reads.writes_before(t, op)
+                inputs.setdefault((t.name, writes), t)
+                place = list(inputs).index((t.name, writes))
+                names.append(f"input{place}")
+                if writes:
+                    late.setdefault(place, ([], writes))[0].append(op)
             elif t.name in constants:
                 names.append(f"{t.op.name}/constant{t.value_index}")
             else:
@@ -402,6 +426,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         f"{operations[-1].name}/group",
         tuple(operations),
         tuple(inputs.values()),
+        late,
         tuple(outputs),
         body,
         tuple(t.name for t in outputs),

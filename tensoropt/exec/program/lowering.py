@@ -100,7 +100,9 @@ class OpLowering:
             graph = tf.compat.v1.get_default_graph()
             known = len(graph.get_operations())
             outputs = body_outputs(self.op, inputs, self._draws)
-            self.operation = tf.group(*graph.get_operations()[known:])  # who waits for it wants all of its effects
+            # Who waits for it wants all of its effects, and what it reads to be read: TensorFlow leaves out branches
+            # and loops that give nobody anything.
+            self.operation = tf.group(*graph.get_operations()[known:], *inputs)
             return outputs
         values = dict(self.op.static) | dict(static or {})
         unknown = sorted(set(values) - set(self.op.static))

@@ -102,6 +102,9 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
         given = [] if loop else [branch.outputs[place].shape for branch in branches]
         if given and all(shape == given[0] for shape in given) and given[0].is_fully_defined():
             new.set_shape(given[0])
+        if not stateful and new.dtype not in (tf.resource, tf.variant) and new.shape.is_fully_defined():
+            # What reads a tensor of known shape need not be part of the operator: it may write a variable.
+            new = rewriter.build(tf.identity, new, of=op, scope=scope, name="given")
         values.append(arguments[place] if loop and old.dtype == tf.resource else new)
     return values
 

@@ -482,3 +482,27 @@ def gradients_by_sums_of_parts_take_batches_of_other_sizes() -> None:
         for x, y in batches(8, 7, 4, 8):
             check_same(ours(x, y), alone(x, y))
         check_same(found, expected)
+
+
+@case
+def gradients_go_through_loops_of_unknown_length_that_wait_for_operations() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = new_variables((6, 4), (4, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                rows = tf.boolean_mask(x @ w, x[:, 0] > -99.0)
+                pairs = tf.transpose(tf.reshape(rows, [-1, 2, 4]), [1, 0, 2])
+                states = tf.scan(lambda state, each: tf.tanh(state @ v + each), pairs)
+                grown = tf.while_loop(
+                    lambda h, i: tf.logical_and(tf.reduce_max(tf.abs(h)) < 2.0, i < 4),
+                    lambda h, i: (h * 1.5 + tf.tanh(pairs[0]), i + 1),
+                    (tf.zeros_like(pairs[0]), 0),
+                )[0]
+                loss = tf.reduce_mean(states[-1] ** 2) + tf.reduce_mean(grown**2)
+            descend(tape, loss, [w, v])
+            return loss
+
+        return step, [w, v]
+
+    compare(make)

@@ -77,7 +77,16 @@ def _import(op: Operator, piece: Any, made: dict[str, Any]) -> None:
     names = {node.name for node in piece.node}
     before = {_key(name) for node in piece.node for name in node.input}
     given = {key: made[key] for key in before if key.lstrip("^").split(":")[0] not in names}
-    found = tf.graph_util.import_graph_def(piece, input_map=given, return_elements=sorted(names), name=op.name)
+    # TensorFlow's gradient of a loop gives the loop more inputs, and cannot where it waits for an operation: so what it
+    # reads waits, and what reads nothing does.
+    waits = list(tf.compat.v1.get_default_graph()._current_control_dependencies())
+    if waits:
+        given = {key: x if key.startswith("^") else tf.identity(x) for key, x in given.items()}
+    with tf.control_dependencies(None):
+        found = tf.graph_util.import_graph_def(piece, input_map=given, return_elements=sorted(names), name=op.name)
+    for operation in found if waits else ():
+        if not operation.inputs:
+            operation._add_control_inputs(waits)
     for name, operation in zip(sorted(names), found, strict=True):
         made |= {f"{name}:{place}": tensor for place, tensor in enumerate(operation.outputs)}
         with tf.control_dependencies([operation]):

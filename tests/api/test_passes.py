@@ -256,3 +256,27 @@ def test_a_pass_that_breaks_the_graph_is_named(product: Any, tmp_path: Path, mon
 def test_a_part_has_the_sizes_that_are_asked_for(product: Any) -> None:
     part = import_model(current_model(), shapes={"x": [1, 4]}, only=["y"])
     assert part.graph["y"].outputs[0].shape == (1, 2) and tf.is_tensor(part.tf_graph.get_tensor_by_name("y:0"))
+
+
+def test_a_subgraph_reads_a_variable_where_its_operations_do(model: Model) -> None:
+    x = to.placeholder(to.int32, [6], name="x")
+    table = to.get_variable("table", [8, 4])
+    ids, _ = to.unique(x, name="ids")
+    before = to.gather(table, ids, name="before")
+    with to.control_dependencies([before]):
+        first = to.assign_add(table, to.ones([8, 4]))
+    with to.control_dependencies([first]):
+        between = to.gather(table, ids, name="between")
+    with to.control_dependencies([between]):
+        second = to.assign_add(table, to.ones([8, 4]))
+    with to.control_dependencies([second]):
+        to.reduce_sum(to.concat([before, between], 0), name="total")
+    lines = _after("read_operators", Request(only=frozenset(["total"])))
+    touching = [line.lstrip("* ") for line in lines if "table" in line.partition("=")[2] or "group/read" in line]
+    assert touching == [
+        "AssignAddVariableOp = AssignAddVariableOp(table!, ones) -> ",
+        "between/group/read2 = ReadVariableOp(table!) ^AssignAddVariableOp -> float32[8, 4]",
+        # One value is that before both writes, the other that between them.
+        "between/group = Subgraph(x, table, between/group/read2) ^AssignAddVariableOp -> float32[0, 4], float32[0, 4]",
+        "AssignAddVariableOp_1 = AssignAddVariableOp(table!, ones_1) ^between/group/read2 -> ",
+    ]

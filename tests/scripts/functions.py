@@ -145,6 +145,23 @@ def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() ->
 
 
 @case
+def gradients_that_need_sizes_are_traced_for_each_size() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = new_variables((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                triangle = tf.linalg.qr(x @ w)[1]
+                loss = tf.reduce_mean(tf.abs(triangle))
+            descend(tape, loss, [w])
+            return loss
+
+        return step, [w]
+
+    compare(make, (8, 6, 8))
+
+
+@case
 def rows_stay_rows() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
         (table, w) = new_variables((4, 6), (6, 4))

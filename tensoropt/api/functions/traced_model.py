@@ -115,7 +115,8 @@ class TracedModel:
         with tracing, noting_gradients() as noted, made_later(), noting_handles() as by_handle:
             try:
                 concrete = _concrete(traceable.function, specs, traceable.autograph)
-            except (TypeError, ValueError):  # what is raised for a None in the place of a number
+            # What is raised for a None in the place of a number, or by gradients of matrices of open sizes.
+            except (TypeError, ValueError, NotImplementedError):
                 if sized is None or list(sized) == list(specs):
                     raise
                 concrete, takes_sizes = _concrete(traceable.function, sized, traceable.autograph), True

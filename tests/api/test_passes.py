@@ -280,3 +280,19 @@ def test_a_subgraph_reads_a_variable_where_its_operations_do(model: Model) -> No
         "between/group = Subgraph(x, table, between/group/read2) ^AssignAddVariableOp -> float32[0, 4], float32[0, 4]",
         "AssignAddVariableOp_1 = AssignAddVariableOp(table!, ones_1) ^between/group/read2 -> ",
     ]
+
+
+def test_writes_wait_for_no_reads_of_what_cannot_be_fetched(model: Model) -> None:
+    x, text = to.placeholder(to.int32, [6], name="x"), to.placeholder(to.string, [1], name="text")
+    table = to.get_variable("table", [8, 4])
+    ids, _ = to.unique(x)
+    with to.control_dependencies([to.assign_add(table, to.ones([8, 4]))]):
+        rows = to.gather(table, ids)
+    with to.control_dependencies([rows]):
+        to.assign_add(table, to.ones([8, 4]))
+    to.concat([to.as_string(to.expand_dims(to.reduce_sum(rows), 0)), text], 0, name="refused")
+    source = _source("read_operators", Request(only=frozenset(["refused", "AssignAddVariableOp_1"])))
+    assert "refused" in source.refused
+    names = {op.name for op in source.operators}
+    assert all(name in names for op in source.operators for name in op.control_inputs)
+    assert any(op.name == "AssignAddVariableOp_1" for op in source.operators)

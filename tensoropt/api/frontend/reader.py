@@ -119,7 +119,6 @@ class Reader:
         self._late = late_reads(graph, initializers)
         self._significant = dict.fromkeys(self._late, True)
         self._accessed: Accesses = {}
-        self._read_for: dict[str, dict[str, None]] = {}  # by operations in groups, the reads that these have for them
         self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
         self._outputs = {
             output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
@@ -165,7 +164,9 @@ class Reader:
         seen: set[str] = set()
         pending = list(roots)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        found = groups_of(tf_roots, known, self._place, self._differentiated, fetched=self._fetches)
+        found = groups_of(
+            tf_roots, known, self._place, self._differentiated, accessed=self._accessed, fetched=self._fetches
+        )
         groups = [group for group in map(self._of_its_own_name, found) if group.name not in known]
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
@@ -226,15 +227,21 @@ class Reader:
         """The name of the operator that an operation becomes; a plain read is its variable."""
         return str(op.inputs[0].op.name if self._is_plain_read(op) else op.name)
 
-    def after_reads(self, operators: Iterable[Operator]) -> list[Operator]:
+    def after_reads(self, operators: list[Operator]) -> list[Operator]:
         """Operators of which those that write a variable wait for the reads of it that groups have of their own."""
-        return [self._after_reads(op) if traits(op).has_effect and op.handles else op for op in operators]
+        read_for: dict[str, list[str]] = {}  # by operations in groups, the reads for them
+        for group in (op for op in operators if op.body is not None):
+            for place, (readers, _) in self._groups[group.name].late.items():
+                for op in readers:
+                    read_for.setdefault(op.name, []).append(group.inputs[place].op)
 
-    def _after_reads(self, operator: Operator) -> Operator:
-        op = self._graph.get_operation_by_name(operator.name)
-        before = accesses_before(op.inputs, needs(op), self._accessed, writes=False) if self._read_for else ()
-        reads = [name for each in before for name in self._read_for.get(each.name, ())]
-        return replace(operator, control_inputs=tuple(dict.fromkeys((*operator.control_inputs, *sorted(reads)))))
+        def after(operator: Operator) -> Operator:
+            op = self._graph.get_operation_by_name(operator.name)
+            before = accesses_before(op.inputs, needs(op), self._accessed, writes=False)
+            reads = sorted(name for each in before for name in read_for.get(each.name, ()))
+            return replace(operator, control_inputs=tuple(dict.fromkeys((*operator.control_inputs, *reads))))
+
+        return [after(op) if read_for and op.handles and traits(op).has_effect else op for op in operators]
 
     def in_order(self, operators: list[Operator]) -> list[Operator]:
         """Operators in the order in which they were built; a read that was added comes before what it was added for."""
@@ -325,13 +332,10 @@ class Reader:
             results=group.results,
             draws=group.draws,
         )
-        for place, (readers, _) in group.late.items():  # other writes come after these, and before the group
-            name = f"{whole.name}{_READ_FOR}{place}"
-            self._place[name] = self._place[readers[0].name] - 0.5
-            for op in readers:
-                self._read_for.setdefault(op.name, {})[name] = None
         late = {place: self._waited_for(writes) for place, (_, writes) in group.late.items()}
         reads, whole = self._reads_of(whole, late)
+        for read, (readers, _) in zip(reads, group.late.values(), strict=True):
+            self._place[read.name] = self._place[readers[0].name] - 0.5  # later writes come before the group
         places = {tensor.name: place for place, tensor in enumerate(group.outputs)}
         passed = []
         for op in dict.fromkeys(tensor.op for tensor in group.outputs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -162,6 +162,7 @@ def groups_of(
     position: Mapping[str, float],
     differentiated: Differentiated,
     *,
+    accessed: Accesses,
     fetched: bool = False,
 ) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
@@ -172,6 +173,7 @@ def groups_of(
         position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
             reads it, in an order that differs between processes.
         differentiated: what gradients there are.
+        accessed: what is known of accesses to variables, to which this call adds.
         fetched: whether the roots are fetched, which may have shapes that only a run knows.
 
     Raises:
@@ -204,7 +206,7 @@ def groups_of(
         for members in found
         for part in _parted(sorted(members, key=place.__getitem__), core, differentiated.given, apart)
     ]
-    reads = _Reads(frozenset(roots), differentiated, place, frozenset().union(*parts), fetched)
+    reads = _Reads(frozenset(roots), differentiated, place, frozenset().union(*parts), fetched, accessed)
     return [_group(sorted(members, key=place.__getitem__), reads) for members in parts]
 
 
@@ -309,7 +311,7 @@ class _Reads:
     needed: Collection[Any]
     grouped: Container[Any]
     fetched: bool
-    accessed: Accesses = field(default_factory=dict)
+    accessed: Accesses
 
     def may_give(self, tensor: Any, inside: Collection[Any]) -> bool:
         """Tells whether a group may give a tensor: its shape is known, or only groups and writers of rows read it."""

@@ -18,9 +18,9 @@ Seconds are of processors (of all threads), by phases:
 - *search*: the fastest strategy within the memory, and its plan; for each number, too.
 
 ``--micro-batches auto`` tries one, and where that does not fit 2, 3, 4, 6, 8 and more until time grows again, as
-``find_strategy`` does. Beside the plan stand baselines on the same tables: of what each offers the fastest that fits,
-or else the smallest. *MFU* is the arithmetic of the model as a share of what the devices can do. The *gap* is how much
-slower the plan is than a lower bound of all strategies that fit.
+``find_strategy`` does, but for pipelines. Beside the plan stand baselines on the same tables: of what each offers the
+fastest that fits, or else the smallest. *MFU* is the arithmetic of the model as a share of what the devices can do. The
+*gap* is how much slower the plan is than a lower bound of all strategies that fit.
 """
 
 from __future__ import annotations

@@ -279,12 +279,12 @@ class Columns:
         strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
         allowed = self._allowed(strategies)
         nodes = sum(len(several) > 1 for several in allowed.values())
-        by_layers: list[Frontier] = []
-        if nodes > _MIXED_NODES or (limit_bytes is not None and self.problem.nodes > _MIXED_NODES):
+        too_many = nodes > _MIXED_NODES
+        if too_many or (limit_bytes is not None and self.problem.nodes > _MIXED_NODES):
             mixed = (self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns))
             by_layers = [one for one in mixed if one is not None]
-        if nodes > _MIXED_NODES or (limit_bytes is not None and _has(by_layers, limit_bytes, enough_s)):
-            return by_layers
+            if too_many or limit_bytes is None or _has(by_layers, limit_bytes, enough_s):
+                return by_layers
         return [self._mixed_by_nodes(allowed, limit_bytes)]
 
     def _mixed_by_layers(self, one: _Column, other: _Column) -> Frontier | None:

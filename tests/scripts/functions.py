@@ -373,7 +373,8 @@ def lookups_by_ids_of_unknown_number_read_what_the_table_holds_then() -> None:
         with tf.GradientTape() as tape:
             rows = tf.gather(table, ids)
             loss = tf.reduce_sum(rows**2)
-        table.scatter_sub(tf.IndexedSlices(*_values_and_places(tape.gradient(loss, table), 0.1)))
+        gradient = tape.gradient(loss, table)
+        table.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
         return loss, rows
 
     def in_branches(table: Any, found: Any, ids: Any) -> Any:
@@ -391,10 +392,6 @@ def lookups_by_ids_of_unknown_number_read_what_the_table_holds_then() -> None:
 
     for step_of in (between_writes, in_turn, trained, in_branches):
         compare(made_by(step_of))
-
-
-def _values_and_places(rows: Any, rate: float) -> tuple[Any, Any]:
-    return rate * rows.values, rows.indices
 
 
 @case

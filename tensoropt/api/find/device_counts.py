@@ -65,41 +65,42 @@ def profile(
     rows = []
     for count in usual_counts(topology) if counts is None else counts:
         doing(f"{count} device{'s' * (count > 1)}")
-        if micro_batches == AUTO:
-            rows.append(_fitting_row(planner, topology, count, limit, price_per_device_hour))
+        part = _part(planner, topology, count)
+        if isinstance(part, str):
+            rows.append(ParallelismRow(count, reason=part))
+        elif micro_batches == AUTO:
+            rows.append(_fitting_row(planner, part, limit, price_per_device_hour))
         else:
-            split = planner.with_steps(int(micro_batches))
-            rows.append(_row(split, topology, count, limit, price_per_device_hour))
+            rows.append(_row(planner.with_steps(int(micro_batches)), part, limit, price_per_device_hour))
     return ParallelismProfile(topology.name, str(limit), planner.batch(), price_per_device_hour, tuple(rows))
 
 
-def _fitting_row(
-    planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None
-) -> ParallelismRow:
-    """The row of whole batches, or where they do not fit, of the number of micro-batches with the fastest plan."""
-    whole = _row(planner, topology, count, limit, price)
-    if whole.reason is None or planner.undivided(count) or planner.misfit(count):
-        return whole
+def _part(planner: Planner, topology: Topology, count: int) -> Topology | str:
+    """So many devices of a cluster, or why the model cannot be planned for them."""
+    undivided = planner.undivided(count) or planner.misfit(count)
+    if undivided is not None:
+        return undivided
     try:
-        part = scaled(topology, count)
-    except ClusterError:
+        return scaled(topology, count)
+    except ClusterError as error:
+        return str(error)
+
+
+def _fitting_row(planner: Planner, part: Topology, limit: MemoryLimit, price: float | None) -> ParallelismRow:
+    """The row of whole batches, or where they do not fit, of the number of micro-batches with the fastest plan."""
+    whole = _row(planner, part, limit, price)
+    if whole.reason is None:
         return whole
 
     def split(steps: Planner) -> ParallelismRow | None:
-        row = _row(steps, topology, count, limit, price)
+        row = _row(steps, part, limit, price)
         return row if row.reason is None else None
 
     return planner.fastest_split(part, limit, split, lambda row: row.time_s or 0.0) or whole
 
 
-def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:
-    undivided = planner.undivided(count) or planner.misfit(count)
-    if undivided is not None:
-        return ParallelismRow(count, reason=undivided)
-    try:
-        part = scaled(topology, count)
-    except ClusterError as error:
-        return ParallelismRow(count, reason=str(error))
+def _row(planner: Planner, part: Topology, limit: MemoryLimit, price: float | None) -> ParallelismRow:
+    count = part.device_count
     bound, why = planner.least_possible(count)
     if bound > limit.limit_bytes:
         return ParallelismRow(count, reason=f"does not fit: {why}")

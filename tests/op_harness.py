@@ -86,7 +86,11 @@ class Report:
 
 
 class SampleGraph:
-    """A sample's op in a graph of its own, beside the local parts that are added."""
+    """A sample's op in a graph of its own, beside the local parts that are added.
+
+    Attributes:
+        wanted: positions of the inputs that get a gradient.
+    """
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
@@ -176,14 +180,14 @@ class SampleGraph:
 
     def _whole_gradients(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...] | None:
         pairs = [(y, g) for y, g in zip(outputs, self.incoming, strict=True) if g is not None]
-        self._wanted = [i for i, spec in enumerate(self.input_specs) if spec.is_differentiable and pairs]
-        if not self._wanted:
+        self.wanted = tuple(i for i, spec in enumerate(self.input_specs) if spec.is_differentiable and pairs)
+        if not self.wanted:
             return None
         try:
-            made = tf.gradients([y for y, _ in pairs], [tensors[i] for i in self._wanted], [g for _, g in pairs])
+            made = tf.gradients([y for y, _ in pairs], [tensors[i] for i in self.wanted], [g for _, g in pairs])
         except LookupError:  # TensorFlow has no gradient for it
             return None
-        return tuple(_dense(g, self.input_specs[i].shape) for g, i in zip(made, self._wanted, strict=True))
+        return tuple(_dense(g, self.input_specs[i].shape) for g, i in zip(made, self.wanted, strict=True))
 
     # ---------------------------------------------------------------------------------------------------- its parts
 
@@ -219,11 +223,11 @@ class SampleGraph:
         if self._whole[1] is None or not made:
             return
         pairs = [pair for x in made for pair in zip(x.outputs, x.incoming, strict=True) if pair[1] is not None]
-        xs = [local.inputs[index] for local in made for index in self._wanted]
+        xs = [local.inputs[index] for local in made for index in self.wanted]
         gradients = tf.gradients([y for y, _ in pairs], xs, [g for _, g in pairs])
         flat = iter([_dense(gradient, x.shape.as_list()) for gradient, x in zip(gradients, xs, strict=True)])
         for local in made:
-            local.gradients = [next(flat) for _ in self._wanted]
+            local.gradients = [next(flat) for _ in self.wanted]
 
     def configurations(self, mesh: Mesh) -> Sequence[Configuration]:
         """Those that are checked: all, or on three axes a spread of them, which is the same in each run."""
@@ -313,7 +317,7 @@ class SampleGraph:
         gradients: tuple[Any, ...] = ()
         if self._whole[1] is not None:
             pairs = [(y, tf.constant(g)) for y, g in zip(outputs, incoming, strict=True) if g is not None]
-            xs = [inputs[index] for index in self._wanted]
+            xs = [inputs[index] for index in self.wanted]
             made = tf.gradients([y for y, _ in pairs], xs, [g for _, g in pairs])
             gradients = tuple(_dense(g, x.shape.as_list()) for g, x in zip(made, xs, strict=True))
         return Part(mesh, configuration, engine.rank, tuple(outputs), gradients)
@@ -366,7 +370,7 @@ class SampleGraph:
                 layout = configuration.output_layouts(self.rule, index).value
                 checks.append((f"output {index}", layout, expected, {r: p.outputs[index] for r, p in ranks.items()}))
             for place, expected in enumerate(whole.gradients):
-                index = self._wanted[place]
+                index = self.wanted[place]
                 layout = configuration.input_layouts(self.rule, index).gradient
                 found = {r: p.gradients[place] for r, p in ranks.items()}
                 checks.append((f"gradient of input {index}", layout, expected, found))

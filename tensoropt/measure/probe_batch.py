@@ -331,7 +331,12 @@ class _Batch:
     def _made_up(self, spec: TensorSpec, low: int, bound: int) -> Any:
         dtype = tf.as_dtype(spec.dtype)
         if dtype.is_floating or dtype.is_complex:
-            return tf.fill(spec.shape, tf.cast(self.value, dtype))
+            value = tf.cast(self.value, dtype)
+            filled = tf.fill(spec.shape, value)
+            if spec.rank < 2 or spec.shape[-1] != spec.shape[-2]:
+                return filled
+            # Matrices that have an inverse, and a root.
+            return tf.linalg.set_diag(filled, tf.fill(spec.shape[:-1], value + value))
         if dtype.is_integer:
             # The same in every run: whether an op takes them is known after the first one.
             seed = tf.stack([tf.cast(2 * self.value, tf.int32), 1])

@@ -101,11 +101,14 @@ class OperatorProbe:
     def integers(self, position: int) -> tuple[int, int]:
         """See :class:`Probe`: from what the op's samples begin with, and in range for whatever the input may index."""
         local = self.local_inputs()
+        low, is_fixed = _least_sample(self.op, position)
+        if is_fixed:
+            return low, low + 1
         if self.rule.sparse_input is not None:
             bound = local[self.rule.sparse_input].shape[0]
         else:
-            bound = min((spec.shape[-1] for spec in local if spec.is_differentiable and spec.shape), default=2)
-        low = _least_sample(self.op, position)
+            indexed = [spec for spec in (*local, *self.local_outputs()) if spec.is_differentiable]
+            bound = min((size for spec in indexed for size in spec.shape), default=2)
         return low, max(low + 1, bound)
 
     def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
@@ -155,15 +158,24 @@ def can_be_measured(op: Operator) -> bool:
     return not any(attr.name == "token" for attr in definition.attr)
 
 
-def _least_sample(op: Operator, position: int) -> int:
-    """The least integer that the samples of an op's declaration have at an input; 0 if they have none or less."""
-    found = []
+def _least_sample(op: Operator, position: int) -> tuple[int, bool]:
+    """The least integer of an op's samples at an input, and whether they write that input's values out.
+
+    It is 0 where they have none, or less. Values are written out where few are legal, such as an algorithm's number.
+    """
+    found: list[Any] = []
     for sample in declaration(op.type).samples if has_rule(op.type) else ():
-        operands = [one for many in sample.operands for one in (many if isinstance(many, list) else [many])]
-        inputs = [one for one in operands if isinstance(one, Operand)]
+        static = {place % len(sample.operands) for place in declaration(op.type).static}
+        lists = [
+            many if isinstance(many, list) else [many]
+            for place, many in enumerate(sample.operands)
+            if place not in static
+        ]
+        inputs = [one for many in lists for one in many]
         if sample.type == op.type and position < len(inputs):
-            found.append(inputs[position].low)
-    return max(0, math.ceil(min(found, default=0)))
+            found.append(inputs[position])
+    least = min((one.low if isinstance(one, Operand) else np.min(one) for one in found), default=0)
+    return max(0, math.ceil(least)), bool(found) and not any(isinstance(one, Operand) for one in found)
 
 
 class _Listener:

@@ -18,6 +18,7 @@ from tensoropt.measure import probe_batch
 from tensoropt.measure.probe_batch import BatchTimes, measure_batch
 from tensoropt.measure.probes import FunctionProbe, OperatorProbe, Probe
 from tensoropt.plan.configuration import Configuration
+from tests.op_harness import SampleGraph, samples_of
 
 pytestmark = pytest.mark.tf
 
@@ -72,6 +73,33 @@ def test_made_up_integers_are_legal_for_the_operator(op_type: str) -> None:
     assert probe.integers(1) == (1, 2)
     batch = _measure(probe)
     assert not batch.failures and batch.probes[0] is not None
+
+
+@pytest.mark.parametrize(
+    "op_type",
+    [
+        "CropAndResize",
+        "DynamicStitch",
+        "LogMatrixDeterminant",
+        "MatrixSolve",
+        "ReverseSequence",
+        "SparseSegmentMeanWithNumSegments",
+        "StatelessRandomUniformV2",
+        "StatelessRandomGammaV3",
+        "UnsortedSegmentMin",
+    ],
+)
+def test_what_is_made_up_is_legal_for_operators_that_refuse_most_values(op_type: str) -> None:
+    """One operator whose kernel fails makes its whole batch be built again, and is priced by an estimate."""
+    for sample in samples_of(op_type):
+        graph = SampleGraph(sample)
+        wanted = graph.wanted
+        outgoing = tuple(place for place, value in enumerate(graph.incoming) if wanted and value is not None)
+        probe = OperatorProbe(
+            graph.op, graph.rule, tuple(graph.input_specs), Configuration(()), Mesh(()), 0, wanted, outgoing
+        )
+        batch = _measure(probe)
+        assert not batch.failures and batch.probes[0] is not None
 
 
 def test_a_clock_is_read_around_each_pass_while_all_ranks_run_at_once() -> None:

@@ -67,7 +67,7 @@ def _summed(built: SampleGraph) -> Iterator[tuple[Any, str, int, Layout]]:
             layout = configuration.output_layouts(built.rule, index).value
             if layout.partial and sum_dtype(spec.dtype) != spec.dtype:
                 yield configuration, "outputs", index, layout
-        for place, index in enumerate(built._wanted if built._whole[1] is not None else ()):
+        for place, index in enumerate(built.wanted if built._whole[1] is not None else ()):
             layout = configuration.input_layouts(built.rule, index).gradient
             dtype = built.input_specs[index].dtype
             # Rows of a gradient are not summed.

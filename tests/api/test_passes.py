@@ -102,6 +102,25 @@ def test_to_static_shapes_writes_branches_and_loops_out(model: Model) -> None:
     assert types.count("Mul") == 3 and not {"If", "While", "StatelessIf", "StatelessWhile"} & set(types)
 
 
+def test_to_static_shapes_keeps_the_shapes_that_turns_of_a_loop_keep(model: Model) -> None:
+    x = to.placeholder(to.float32, [None, 2], name="x")
+    w = to.get_variable("w", [2, 2])
+
+    def turn(size: Any, kept: Any, grown: Any) -> Any:
+        return size + to.reduce_sum(kept), to.matmul(kept, w), to.concat([grown, kept], 0)
+
+    open_rows = to.TensorShape([None, 2])
+    to.while_loop(
+        lambda size, kept, grown: size < 9.0,
+        turn,
+        [0.0, x, x],
+        shape_invariants=[to.TensorShape([]), open_rows, open_rows],
+        name="loop",
+    )
+    (loop,) = [line for line in _after("to_static_shapes", Request(batch_size=6)) if " = StatelessWhile(" in line]
+    assert "float32[], float32[6, 2], float32[?, 2]" in loop.split(" -> ")[1]
+
+
 def test_to_static_shapes_keeps_the_order_of_the_script(product: Any) -> None:
     names = [line.partition(" =")[0] for line in _after("to_static_shapes", Request(batch_size=8))]
     own = [op.name for op in current_model().graph.get_operations()]

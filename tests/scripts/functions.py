@@ -390,7 +390,15 @@ def lookups_by_ids_of_unknown_number_read_what_the_table_holds_then() -> None:
         found.assign(tf.stack([first, second, summed(), first]))
         return first, second
 
-    for step_of in (between_writes, in_turn, trained, in_branches):
+    def in_several_dimensions(table: Any, found: Any, ids: Any) -> Any:
+        places = tf.stack([ids, ids % 4], 1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather_nd(table, places) ** 2)
+        table.assign_sub(0.1 * tf.convert_to_tensor(tape.gradient(loss, table)))
+        found.assign(tf.reduce_sum(tf.gather_nd(table, ids[:, None]), 0))
+        return loss, tf.gather_nd(table, places)
+
+    for step_of in (between_writes, in_turn, trained, in_branches, in_several_dimensions):
         compare(made_by(step_of))
 
 
@@ -410,6 +418,33 @@ def what_a_loop_of_unknown_length_gives_is_assigned() -> None:
             return reached
 
         return step, [turns, state, last]
+
+    compare(make)
+
+
+@case
+def rows_of_a_loop_of_unknown_length_keep_their_number() -> None:
+    """A turn gives as many rows as it takes, so what reads them can be split, and may be assigned."""
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, head = new_variables((6, 6), (6, 4))
+        seen = tf.Variable(tf.zeros([8, 6]))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                rows, *_ = tf.while_loop(
+                    lambda rows, grown: tf.reduce_mean(tf.abs(rows)) > 0.05,
+                    lambda rows, grown: (0.5 * tf.tanh(rows @ w) * tf.abs(rows), tf.concat([grown, rows], 0)),
+                    (x, x[:0]),
+                    shape_invariants=(tf.TensorShape([None, 6]), tf.TensorShape([None, 6])),
+                )
+                loss = loss_of_logits(rows @ head, y)
+            for variable, gradient in zip((w, head), tape.gradient(loss, (w, head)), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            seen.assign_add(rows)
+            return loss, rows
+
+        return step, [w, head, seen]
 
     compare(make)
 

@@ -458,6 +458,12 @@ def _take_value(op: Any, node: Any, body: Any) -> None:
         node.attr.clear()
         node.attr["T"].type = dtype
         return
+    dtype, indices = node.attr["dtype"].type, node.attr["Tindices"].type
+    if op.type == "ResourceGatherNd":
+        node.op = "GatherNd"
+        node.attr.clear()
+        node.attr["Tparams"].type, node.attr["Tindices"].type = dtype, indices
+        return
     if op.type != "ResourceGather":
         raise GraphError(
             f"{op.type} '{op.name}': takes a variable itself and works with tensors whose shapes only a run knows. "
@@ -466,7 +472,7 @@ def _take_value(op: Any, node: Any, body: Any) -> None:
     axis = body.node.add(name=f"{op.name}/axis", op="Const")
     axis.attr["dtype"].type = tf.int32.as_datatype_enum
     axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0))
-    dtype, indices, batch_dims = node.attr["dtype"].type, node.attr["Tindices"].type, node.attr["batch_dims"].i
+    batch_dims = node.attr["batch_dims"].i
     node.op = "GatherV2"
     node.input.append(axis.name)
     node.attr.clear()

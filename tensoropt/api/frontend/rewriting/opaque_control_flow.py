@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -48,23 +48,25 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     }
     attrs = {key: value for key, value in op.node_def.attr.items() if key not in HINTS}
     captured: dict[Any, Value] = {}  # what gradient functions in it read from outside, by the user's tensors
+    known = [_held(value)[1] for value in arguments[lead:]]
+
+    def function(attr: str, place: int) -> _Function:
+        # Ranks compare what they have made, so names count nothing that differs between processes.
+        called = f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}"
+        result = _Function(called, rewriter, op, scope, captured)
+        result.make(function_of(op, attr, place), arguments[lead:], fixed, reason)
+        return result
+
+    # What a loop carries may change its shape from turn to turn, unless a turn gives the shape that it is given.
+    fixed = {place for place, shape in enumerate(known) if not loop or shape.is_fully_defined()}
+    body = function("body", 0) if loop else None
+    while body is not None and (changed := {place for place in fixed if body.given_shape(place) != known[place]}):
+        fixed -= changed
+        body = function("body", 0)
     functions = {
-        attr: [
-            # Ranks compare what they have made, so names count nothing that differs between processes.
-            _Function(
-                f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}",
-                rewriter,
-                op,
-                scope,
-                captured,
-            )
-            for place in range(count)
-        ]
-        for attr, count in places.items()
+        attr: [body] if body is not None and attr == "body" else [function(attr, place) for place in range(count)]
+        for attr, count in sorted(places.items())
     }
-    for attr, several in functions.items():
-        for place, each in enumerate(several):
-            each.make(function_of(op, attr, place), arguments[lead:], reason)
     arguments += captured.values()
     branches = [each.graph for several in functions.values() for each in several]
     for attr, several in functions.items():
@@ -84,8 +86,8 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     if loop:
         attrs["output_shapes"] = tf.compat.v1.AttrValue()
         attrs["output_shapes"].list.shape.extend(
-            (x.shape if old is None or old.dtype == tf.resource else old.shape).as_proto()
-            for x, old in itertools.zip_longest(operands, op.outputs)
+            (x.shape if old is None or old.dtype == tf.resource or place in fixed else old.shape).as_proto()
+            for place, (x, old) in enumerate(itertools.zip_longest(operands, op.outputs))
         )
     kind = op.type.removeprefix(_STATELESS)
     name = rewriter.name(op, scope) if loop and scope.outer is None else rewriter.free(f"{scope.prefix}{op.name}/kept")
@@ -137,12 +139,13 @@ class _Function:
         self._outputs: list[Any] = []
         self._outside: dict[Any, Any] = {}  # inputs for what is captured
 
-    def make(self, function: Any, arguments: Sequence[Value], reason: str) -> None:
+    def make(self, function: Any, arguments: Sequence[Value], fixed: Collection[int], reason: str) -> None:
         """Makes its ops.
 
         Args:
             function: TensorFlow's.
             arguments: what that takes.
+            fixed: places of those that have the same shape in each call.
             reason: why the op cannot become plain ops.
 
         Raises:
@@ -150,14 +153,12 @@ class _Function:
         """
         op, inner = self._op, self._rewriter.beside(self.graph)
         given: dict[int, Value] = {}
-        loop = "body" in op.node_def.attr
         with self.graph.as_default():
             for place, (value, x) in enumerate(zip(arguments, function.inputs, strict=True)):
                 dtype, shape = _held(value)
                 is_variable = x.dtype == tf.resource
-                # What is carried from turn to turn may change its shape, as the function says.
-                fixed = is_variable or (not loop and shape.is_compatible_with(x.shape))
-                stand = tf.compat.v1.placeholder(dtype, shape if fixed else x.shape)
+                has_shape = is_variable or (place in fixed and shape.is_compatible_with(x.shape))
+                stand = tf.compat.v1.placeholder(dtype, shape if has_shape else x.shape)
                 self._inputs.append(stand)
                 given[place] = VariableValue(stand) if is_variable else stand
         try:
@@ -174,6 +175,10 @@ class _Function:
                 seed = 1 + (zlib.crc32(f"{op.name}/{each.name}".encode()) >> 1)
                 each._set_attr("seed2", tf.compat.v1.AttrValue(i=seed))
         self.graph.control_outputs = list(inner.effects)
+
+    def given_shape(self, place: int) -> Any:
+        """The shape of one of its outputs, once it is made."""
+        return self._outputs[place].shape
 
     def _outer(self, scope: Scope) -> Scope:
         """The scopes around the function, of whose tensors it takes what it needs."""

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand
 from tensoropt.graph.spec import TensorSpec
@@ -104,8 +104,8 @@ class OperatorProbe:
         low, is_fixed = _least_sample(self.op, position)
         if is_fixed:
             return low, low + 1
-        if self.rule.sparse_input is not None:
-            bound = local[self.rule.sparse_input].shape[0]
+        if (count := traits(self.op).indices.get(position)) is not None:
+            bound = count(self.op, local)
         else:
             indexed = [spec for spec in (*local, *self.local_outputs()) if spec.is_differentiable]
             bound = min((size for spec in indexed for size in spec.shape), default=2)

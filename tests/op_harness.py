@@ -21,6 +21,7 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 from tensoropt.api.frontend.reader import import_operators
 from tensoropt.api.session.difference import Expected, difference, tolerance_of
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
+from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, registered_types, rule_of
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand, Sample
@@ -103,7 +104,7 @@ class SampleGraph:
         with self.graph.as_default():
             outputs = self._build()
             imported = {op.name: op for op in import_operators(self.graph, [outputs[0].op])}
-            operator = imported[outputs[0].op.name]
+            operator = self._imported(imported[outputs[0].op.name])
             self.op = operator
             tensors = [self.graph.get_tensor_by_name(str(tensor)) for tensor in operator.inputs]
             self.inputs = [self._value(tensor) for tensor in tensors]
@@ -122,6 +123,10 @@ class SampleGraph:
             self._whole = (list(outputs), self._whole_gradients(outputs, tensors))
 
     # ------------------------------------------------------------------------------------------------ the whole op
+
+    def _imported(self, op: Operator) -> Operator:
+        """The op as passes leave it."""
+        return op
 
     def _build(self) -> Sequence[Any]:
         """The unsplit op, its operands placeholders but for the static ones."""

@@ -92,6 +92,8 @@ class Traits:
         gradient_from_output: computes the gradient of its one input from its output and the output's gradient alone.
         scratch_outputs: outputs for TensorFlow's own gradient whose size is up to the device.
         indices: inputs that hold indices, and how many values they may have.
+        counts_samples: of a lookup that may be one for each sample: whether its indices are coordinates, of which the
+            first one says the sample (True), or rows of all samples together (False); None if it cannot be one.
     """
 
     role: Role | None = None
@@ -124,6 +126,7 @@ class Traits:
     gradient_from_output: GradientFromOutput | None = None
     scratch_outputs: tuple[int, ...] = ()
     indices: Mapping[int, Bound] = field(default_factory=lambda: MappingProxyType({}))
+    counts_samples: Callable[[Operator, Sequence[TensorSpec]], bool | None] | None = None
 
     @property
     def is_variable(self) -> bool:

@@ -13,6 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.gather import SAMPLES
 from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand
@@ -106,6 +107,10 @@ class OperatorProbe:
             return low, low + 1
         if (count := traits(self.op).indices.get(position)) is not None:
             bound = count(self.op, local)
+            if SAMPLES in self.op.attrs:  # each device looks up in the rows of its own samples
+                layout = self.configuration.input_layouts(self.rule, 0).value
+                low += layout.slices(self.input_specs[0].shape, self.mesh, self.rank)[0].start or 0
+                bound += low
         else:
             indexed = [spec for spec in (*local, *self.local_outputs()) if spec.is_differentiable]
             bound = min((size for spec in indexed for size in spec.shape), default=2)

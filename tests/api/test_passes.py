@@ -56,8 +56,8 @@ def product(model: Model) -> Any:
 
 def test_the_order_of_passes() -> None:
     assert [each.__name__ for each in PASSES] == [
-        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "mark_pointwise",
-        "store_whole", "fan_out", "mark_differentiable",
+        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "mark_own_rows",
+        "mark_pointwise", "store_whole", "fan_out", "mark_differentiable",
     ]  # fmt: skip
 
 
@@ -206,6 +206,73 @@ def test_read_operators(product: Any) -> None:
     ]
 
 
+_Place = Callable[[Any, Any], Any]
+
+
+def _of_lookups(places: Any, look_up: _Place) -> list[int | None]:
+    """The numbers of samples with rows of their own, of lookups in six samples of four rows."""
+    rows = to.reshape(to.placeholder(to.float32, [None, 4, 2], name="rows") * 2.0, [6, 4, 2])
+    look_up(rows, places)
+    operators = _source("mark_own_rows", Request(batch_size=6)).operators
+    return [op.attrs.get("samples") for op in operators if "Gather" in op.type]
+
+
+def _flat(rows: Any, places: Any) -> Any:
+    return to.gather(to.reshape(rows, [24, 2]), places)
+
+
+_LENGTH: tuple[_Place, ...] = (
+    lambda rows, length: _flat(rows, to.range(6) * 4 + length - 1),
+    lambda rows, length: _flat(rows, to.maximum(length - 1, 0) + to.range(0, 24, 4)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.range(6), length], 1)),
+    lambda rows, length: to.gather_nd(rows, to.concat([to.range(6)[:, None], length[:, None] - 1], 1)),
+)
+_MASKED: tuple[_Place, ...] = (
+    lambda rows, masked: _flat(rows, to.reshape(masked + to.reshape(to.range(0, 6) * 4, [-1, 1]), [-1])),
+    lambda rows, masked: _flat(rows, masked + to.range(6)[:, None] * 4),
+    lambda rows, masked: to.gather_nd(rows, to.stack([to.tile(to.range(6)[:, None], [1, 3]), masked], -1)),
+)
+# The same numbers of indices, which are of other samples, of all samples, or of none.
+_OTHERS: tuple[_Place, ...] = (
+    lambda rows, length: _flat(rows, length),
+    lambda rows, length: _flat(rows, length[0] + to.range(6)),
+    lambda rows, length: _flat(rows, to.math.floormod(to.range(6) * 4 + length[0], 24)),
+    lambda rows, length: _flat(rows, to.reverse(to.range(6), [0]) * 4 + length),
+    lambda rows, length: _flat(rows, to.range(6) * 4 * length),
+    lambda rows, length: _flat(rows, to.where(length > 1, to.range(6) * 4, to.range(6))),
+    lambda rows, length: _flat(rows, to.where(length > 9, length, to.range(6) * 4)),
+    lambda rows, length: _flat(rows, to.cumsum(to.range(6)) * 4 + length),
+    lambda rows, length: to.gather_nd(rows, to.stack([length, to.range(6) - 2], 1)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) + length[0], length], 1)),
+    lambda rows, length: to.gather(to.get_variable("table", [24, 2]), to.range(6) * 4 + length),
+    lambda rows, length: to.gather(to.identity(to.get_variable("table", [24, 2])), to.range(6) * 4 + length),
+)
+
+
+@pytest.mark.parametrize("look_up", _LENGTH)
+def test_mark_own_rows_of_one_place_of_each_sample(model: Model, look_up: _Place) -> None:
+    assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [6]
+
+
+@pytest.mark.parametrize("look_up", _MASKED)
+def test_mark_own_rows_of_several_places_of_each_sample(model: Model, look_up: _Place) -> None:
+    assert _of_lookups(to.placeholder(to.int32, [6, 3], name="masked"), look_up) == [6]
+
+
+@pytest.mark.parametrize("look_up", _OTHERS)
+def test_mark_own_rows_leaves_other_lookups(model: Model, look_up: _Place) -> None:
+    assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [None]
+
+
+def test_places_that_are_counted_through_samples_are_not_fed(model: Model) -> None:
+    length = to.placeholder(to.int32, [6], name="length")
+    starts = to.identity(to.range(6) * 4, name="starts")
+    assert _of_lookups(length, lambda rows, length: _flat(rows, to.add(starts, length, name="places"))) == [6]
+    graph = _source("mark_own_rows", Request(batch_size=6)).graph
+    assert not graph.is_feedable(graph.get_tensor_by_name("places:0"))
+    assert graph.is_feedable(graph.get_tensor_by_name("length:0"))
+
+
 def test_mark_pointwise(model: Model) -> None:
     @to.custom_gradient
     def clipped(x: Any) -> tuple[Any, Any]:
@@ -246,14 +313,14 @@ def test_passes_are_dumped_where_somebody_asks(product: Any, tmp_path: Path, mon
     graph = import_model(current_model(), 8).graph
     (folder,) = tmp_path.iterdir()
     files = sorted(path.name for path in folder.iterdir())
-    assert files == [f"{number}_{each.__name__}.txt" for number, each in enumerate(PASSES, start=1)]
+    assert files == [f"{number:02}_{each.__name__}.txt" for number, each in enumerate(PASSES, start=1)]
     assert len((folder / files[-1]).read_text(encoding="utf-8").splitlines()) == len(graph.operators)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(product: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path / "file"))
-    with pytest.raises(GraphError, match=r"TENSOROPT_DUMP: '.*1_cut_pipelines.txt' cannot be written: "):
+    with pytest.raises(GraphError, match=r"TENSOROPT_DUMP: '.*01_cut_pipelines.txt' cannot be written: "):
         import_model(current_model(), 8)
 
 

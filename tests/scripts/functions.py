@@ -402,6 +402,31 @@ def lookups_by_ids_of_unknown_number_read_what_the_table_holds_then() -> None:
         compare(made_by(step_of))
 
 
+@core_case
+def places_of_each_sequence_are_counted_through_all() -> None:
+    """As BERT finds masked words, and others the last word."""
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, head = new_variables((6, 12), (4, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            size = tf.shape(x)[0]
+            masked = tf.argsort(x[:, :3])[:, :2]
+            with tf.GradientTape() as tape:
+                words = tf.reshape(tf.tanh(x @ w), [size, 3, 4])
+                places = tf.reshape(masked + tf.range(size)[:, None] * 3, [-1])
+                found = tf.reshape(tf.gather(tf.reshape(words, [-1, 4]), places), [size, 2, 4])
+                last = tf.gather_nd(words, tf.stack([tf.range(size), masked[:, 1]], 1))
+                loss = loss_of_logits((found[:, 0] * found[:, 1] + last) @ head, y)
+            for variable, gradient in zip((w, head), tape.gradient(loss, (w, head)), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss, found, last
+
+        return step, [w, head]
+
+    compare(make)
+
+
 @case
 def what_a_loop_of_unknown_length_gives_is_assigned() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:

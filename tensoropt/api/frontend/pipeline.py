@@ -3,8 +3,8 @@
 A pass takes a :class:`~tensoropt.api.frontend.source.Source` and gives another one; it has one job and runs once. With
 ``TENSOROPT_DUMP=folder`` the source is written as text after each pass, in a folder for each import, and checked::
 
-    folder/000/1_cut_pipelines.txt
-    folder/000/2_choose_part.txt
+    folder/000/01_cut_pipelines.txt
+    folder/000/02_choose_part.txt
     …
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tensoropt.api.frontend.fanouts import fan_out, mark_differentiable, store_whole
 from tensoropt.api.frontend.input_pipelines import cut_pipelines
+from tensoropt.api.frontend.own_rows import mark_own_rows
 from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.placeholders import filled_shapes
 from tensoropt.api.frontend.pointwise_gradients import mark_pointwise
@@ -58,7 +59,8 @@ PASSES: tuple[Callable[[Source], Source], ...] = (
     fill_shapes,  # which the next pass applies
     to_static_shapes,  # branches become selects, loops their turns: both need sizes
     read_operators,  # the rest is about operators of ours
-    mark_pointwise,  # of the operators alone: before fan-outs stand between them
+    mark_own_rows,  # of the operators alone: before fan-outs stand between them
+    mark_pointwise,  # as well
     store_whole,  # as well
     fan_out,  # once all readers of a tensor are there
     mark_differentiable,  # over fan-outs, which stand on gradients' ways
@@ -77,7 +79,7 @@ def run_passes(model: Model, request: Request) -> tuple[Source, Graph]:
     for number, each in enumerate(PASSES, start=1):
         source = each(source)
         if into is not None:
-            _dump(into / f"{number}_{each.__name__}.txt", source)
+            _dump(into / f"{number:02}_{each.__name__}.txt", source)
             _check(source, each.__name__)
     graph = _logical_graph(source)
     verify_graph(graph)

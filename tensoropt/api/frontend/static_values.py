@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tensoropt.graph.registry import declaration, has_rule
 
-__all__ = ["is_static", "static_operands", "static_value"]
+__all__ = ["is_static", "keep_static", "static_operands", "static_value", "value_with"]
 
 
 def static_operands(op: Any) -> dict[int, str]:
@@ -37,19 +39,36 @@ def static_value(tensor: Any) -> Any:
     value = tf.get_static_value(tensor)
     if value is not None:
         return value
+    keep_static(tensor, ())
     # What TensorFlow does not fold by itself is computed, in a graph that holds nothing else.
+    return value_with(tensor, {})
+
+
+def value_with(tensor: Any, given: Mapping[str, NDArray[Any]]) -> Any:
+    """The value of a tensor if some that it depends on, by their names, were constants; None if that is not enough."""
     with tf.Graph().as_default() as scratch:
-        copy = _constant_copy(tensor, scratch, {})
+        copy = _constant_copy(tensor, scratch, {name: tf.constant(value) for name, value in given.items()})
         if copy is None:
             return None
         with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
             return session.run(copy)
 
 
+def keep_static(tensor: Any, but: Container[str]) -> None:
+    """Lets nobody feed a tensor, nor what that is computed from, up to tensors of some names."""
+    pending = [tensor]
+    while pending:
+        tensor = pending.pop()
+        if tensor.name in but or not tensor.graph.is_feedable(tensor):
+            continue
+        tensor.graph.prevent_feeding(tensor)
+        if tf.get_static_value(tensor) is None:
+            pending += tensor.op.inputs
+
+
 def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
     """``tensor`` rebuilt in ``scratch`` from constants; None if it depends on anything else."""
     if tensor.name not in made:
-        tensor.graph.prevent_feeding(tensor)
         value = tf.get_static_value(tensor)
         op = tensor.op
         if value is not None:

@@ -16,7 +16,10 @@ from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits, Work
 
-__all__ = ["other_row"]
+__all__ = ["SAMPLES", "other_row"]
+
+SAMPLES = "samples"
+"""The attribute of a lookup in which each sample looks up in its own rows: how many samples there are."""
 
 
 def other_row(indices: Any) -> Any:
@@ -49,12 +52,19 @@ def _rows(op: Operator, inputs: Sequence[TensorSpec]) -> int:
     return inputs[0].shape[axis]
 
 
-_LOOKUP = Traits(work=Work.LOOKUP, in_place=False, indices={1: _rows})
+def _counts_rows(op: Operator, inputs: Sequence[TensorSpec]) -> bool | None:
+    return False if _axis_and_batch(op, inputs[1].rank) == (0, 0) and inputs[1].rank else None
+
+
+_LOOKUP = Traits(work=Work.LOOKUP, in_place=False, indices={1: _rows}, counts_samples=_counts_rows)
 
 
 def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
     """Looks up the rows that the device has; those of other devices are 0 here, so that the sum is right."""
     tf = ctx.tf
+    if SAMPLES in ctx.op.attrs:
+        first = ctx.offset("b") * ctx.rule.size("v")
+        return tf.gather(params, indices - tf.constant(first, indices.dtype) if first else indices)
     given_axis, batch = _axis_and_batch(ctx.op, len(ctx.input_shape(1)))
     axis = given_axis % len(ctx.input_shape(0))
     if ctx.pieces("v") == 1:
@@ -123,6 +133,8 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     An index outside of the vocabulary is an error, as in one process; on GPUs TensorFlow gives zeros.
     """
     params, indices = inputs
+    if SAMPLES in op.attrs:
+        return _by_sample(op, inputs, [("b", "v")], indices.rank)
     given_axis, batch = _axis_and_batch(op, indices.rank)
     axis = given_axis % params.rank
     shared = [f"b{i}" for i in range(batch)]
@@ -145,15 +157,51 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     )
 
 
+def _by_sample(op: Operator, inputs: Sequence[TensorSpec], looked_up: Sequence[tuple[str, ...]], rank: int) -> OpRule:
+    """The rule of a lookup in which each sample looks up in its own rows.
+
+    Args:
+        op: the lookup.
+        inputs: what it looks up in, and its indices.
+        looked_up: the axes of the dimensions that it looks up in, of which samples come first.
+        rank: how many dimensions of the indices are there in what it gives.
+    """
+    params, indices = inputs
+    samples = int(op.attrs[SAMPLES])
+    each = indices.shape[0] // samples
+    places: Dims = (("b",) if each == 1 else ("b", "p"), *((f"i{place}",) for place in range(1, rank)))
+    others = passed(params.rank)[len(looked_up) :]
+    return movement(
+        inputs,
+        op.outputs,
+        ((*looked_up, *others), (*places, *[()] * (indices.rank - rank))),
+        ((*places, *others),),
+        sizes={"b": samples, "v": params.shape[0] // samples, "p": each},
+        saved_inputs=(1,),
+    )
+
+
 def _least_size(op: Operator, inputs: Sequence[TensorSpec]) -> int:
     return min(inputs[0].shape[: inputs[1].shape[-1]], default=1)
 
 
-_LOOKUP_ND = Traits(work=Work.LOOKUP, in_place=False, indices={1: _least_size})
+def _counts_coordinates(op: Operator, inputs: Sequence[TensorSpec]) -> bool | None:
+    depth = inputs[1].shape[-1]
+    return True if depth > 1 and inputs[1].rank > 1 else None
+
+
+_LOOKUP_ND = Traits(work=Work.LOOKUP, in_place=False, indices={1: _least_size}, counts_samples=_counts_coordinates)
 
 
 def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
-    return ctx.tf.gather_nd(params, indices)
+    tf = ctx.tf
+    if SAMPLES not in ctx.op.attrs or ctx.pieces("b") == 1:
+        return tf.gather_nd(params, indices)
+    # The samples are known: they are counted anew, as this device's own.
+    *shape, _ = indices.shape.as_list()
+    own = ctx.local_size("b")
+    numbers = np.arange(own).repeat(int(np.prod(shape)) // own).reshape(*shape, 1)
+    return tf.gather_nd(params, tf.concat([tf.constant(numbers, indices.dtype), indices[..., 1:]], -1))
 
 
 @register_op(
@@ -175,6 +223,8 @@ def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
 def gather_nd(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The dimensions that are looked up in stay whole; all others pass through."""
     params, indices = inputs
+    if SAMPLES in op.attrs:
+        return _by_sample(op, inputs, [("b",), *[()] * (indices.shape[-1] - 1)], indices.rank - 1)
     depth = indices.shape[-1]
     looked_up: Dims = tuple((f"i{i}",) for i in range(indices.rank - 1))
     own = passed(params.rank, whole=range(depth))

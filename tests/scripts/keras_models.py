@@ -98,6 +98,42 @@ def _groups() -> Made:
     return model, _random().normal(size=(_ROWS, 8, 8, 4)).astype(np.float32), _labels()
 
 
+def _volumes() -> Made:
+    model = keras.Sequential(
+        [keras.Input((4, 4, 4, 4)), layers.Conv3D(6, 3, groups=2, activation="relu")]
+        + [layers.Conv3D(4, 2, padding="same", groups=2), layers.Flatten(), layers.Dense(4)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), _CLASSES)
+    return model, _random().normal(size=(_ROWS, 4, 4, 4, 4)).astype(np.float32), _labels()
+
+
+class _Gate(layers.Layer):
+    """A layer whose variables are made when it is first called, which Keras need not do to know its shapes."""
+
+    def build(self, shape: Any) -> None:
+        self.dense = layers.Dense(8)
+
+    def call(self, x: Any) -> Any:
+        return x * keras.ops.sigmoid(self.dense(x))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def _built_late() -> Made:
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(8), _Gate(), layers.Dense(4)])
+    model.compile(keras.optimizers.Adam(0.01, use_ema=True), _CLASSES)
+    return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
+
+
+def _eight_bits() -> Made:
+    """Gradient functions that give back tensors of their closures: scales, which the optimizer puts in their place."""
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(8, activation="relu"), layers.Dense(4)])
+    model.quantize("float8")
+    model.compile("adam", _CLASSES)
+    return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
+
+
 def recommender() -> Made:
     """Users and items by rows of tables, with ages of users and tags of items, whose number Keras caps as it runs."""
     user, item = keras.Input((), dtype="int32", name="user"), keras.Input((), dtype="int32", name="item")
@@ -200,6 +236,21 @@ def synchronized_batch_norm_whose_gradient_calls_itself_has_the_history_of_keras
 @case
 def grouped_convolutions_and_accumulated_gradients_have_the_history_of_keras_alone() -> None:
     _compare(_groups, "data_parallel")
+
+
+@case
+def grouped_convolutions_of_volumes_have_the_history_of_keras_alone() -> None:
+    _compare(_volumes, "mini_memory")
+
+
+@case
+def variables_that_layers_make_when_they_are_called_are_trained() -> None:
+    _compare(_built_late, "mini_memory")
+
+
+@case
+def products_of_eight_bits_have_the_history_of_keras_alone() -> None:
+    _compare(_eight_bits, "mini_memory")
 
 
 @case

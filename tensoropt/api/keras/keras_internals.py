@@ -157,14 +157,16 @@ def is_seeded() -> bool:
 def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
     """A model's step of one batch, which a subclass may have overridden.
 
-    Its optimizer is built, if the model is: in a trace it would take the name that its operations then lack. What a
-    step of the script's own trains, only the step knows: its optimizer is built in the trace, as Keras builds it.
+    Its optimizer is built, if all layers are: in a trace it would take the name that its operations then lack. Layers
+    may make variables when they are first called, and what a step of the script's own trains, only the step knows:
+    there the optimizer is built in the trace, as Keras builds it.
     """
     import keras
 
     optimizer = model.optimizer
     is_keras_own = type(model).train_step is keras.Model.train_step
-    if kind == "train" and is_keras_own and model.built and not getattr(optimizer, "built", True):
+    is_built = all(layer.built for layer in model._flatten_layers())
+    if kind == "train" and is_keras_own and is_built and not getattr(optimizer, "built", True):
         with made_later(), keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
             optimizer.build(model.trainable_variables)
     step: Callable[[Any], Any] = getattr(model, f"{kind}_step")

@@ -134,6 +134,16 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
     )
 
 
+def _by_channels(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A partial sum where input channels are split; of a grouped convolution whole groups are split instead."""
+    image, filters = inputs
+    window = "_ " * (filters.rank - 2)
+    if image.shape[1 if op.attrs["data_format"].startswith("NC") else -1] == filters.shape[-2]:
+        return _convolution(op, inputs, f"{_image(op, 'c')}, {window}c f -> {_image(op, 'f')}")
+    grouped = f"{_image(op, '(g c)')}, {window}c (g f) -> {_image(op, '(g f)')}"
+    return _convolution(op, inputs, grouped, unsplit=("c", "f"))
+
+
 @register_op(
     "Conv2D",
     lower=_convolve,
@@ -157,12 +167,8 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
     traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )
 def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """A partial sum where input channels are split; of a grouped convolution whole groups are split instead."""
-    channels = inputs[0].shape[1 if op.attrs["data_format"].startswith("NC") else -1]
-    if channels == inputs[1].shape[2]:
-        return _convolution(op, inputs, f"{_image(op, 'c')}, _ _ c f -> {_image(op, 'f')}")
-    grouped = f"{_image(op, '(g c)')}, _ _ c (g f) -> {_image(op, '(g f)')}"
-    return _convolution(op, inputs, grouped, unsplit=("c", "f"))
+    """Channels, filters, groups and pieces of the image are split."""
+    return _by_channels(op, inputs)
 
 
 @register_op(
@@ -178,8 +184,8 @@ def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     traits=_traits("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 )
 def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """As :func:`conv2d`, without groups, which TensorFlow has not here."""
-    return _convolution(op, inputs, f"{_image(op, 'c')}, _ _ _ c f -> {_image(op, 'f')}")
+    """As :func:`conv2d`; TensorFlow has no kernel for several groups, which Keras has XLA compile."""
+    return _by_channels(op, inputs)
 
 
 @register_op(

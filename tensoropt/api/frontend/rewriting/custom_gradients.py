@@ -63,7 +63,10 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
                     f"{op.type} '{op.name}': its gradient function fails: {type(error).__name__}: {error}"
                 ) from error
             listed = list(found) if isinstance(found, list | tuple) else [found]
-            gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
+            # What the function's closure holds may be given back as it is: it comes into the graph, too.
+            gradients: list[Any] = [
+                None if each is None else tf.identity(tf.convert_to_tensor(each)) for each in listed
+            ]
     if _is_block_again(known, graph):
         return read
     # In TensorFlow 1's graphs nothing runs what a gradient function writes.

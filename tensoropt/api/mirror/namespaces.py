@@ -200,7 +200,14 @@ OWN: dict[str, tuple[str, str]] = {
         "tensoropt.api.session.hooks",
         "CheckpointSaverHook LoggingTensorHook NanTensorHook ProfilerHook SecondOrStepTimer StepCounterHook "
         "SummarySaverHook",
+        "estimator",
         "train",
+    ),
+    **_own(
+        "tensorflow.compat.v1.train",
+        "CheckpointSaverListener FeedFnHook FinalOpsHook NanLossDuringTrainingError SessionRunArgs SessionRunContext "
+        "SessionRunHook SessionRunValues StopAtStepHook",
+        "estimator",
     ),
     **_own(
         "tensoropt.api.mirror.readers",

@@ -303,17 +303,37 @@ def of_several_implementations_that_for_processors_runs() -> None:
 
 
 @case
-def a_generator_is_an_error_that_says_what_draws_instead() -> None:
-    (w,) = new_variables((6, 6))
+def generators_draw_what_they_draw_in_tensorflow() -> None:
+    """As steps of diffusion draw times and noise; in a branch, too, and over the end of the counter's lower half."""
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = new_variables((6, 6))
+        one = tf.random.Generator.from_state([-(2**12), 7, 3], alg="philox")
+        other = tf.random.Generator.from_seed(5)
+
+        def step(x: Any, y: Any) -> Any:
+            times = one.uniform(tf.shape(x)[:1], 0, 10, tf.int32)
+            seeds = other.make_seeds(2)
+            noise = one.normal(tf.shape(x)) + tf.random.stateless_normal([6], seeds[:, 0])
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ w + noise * tf.cast(times, tf.float32)[:, None] - x) ** 2)
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            drawn = tf.cond(tf.reduce_sum(times) % 2 == 0, lambda: other.uniform([3]), lambda: tf.zeros([3]))
+            return loss, times, drawn, other.truncated_normal([2])
+
+        return step, [w, one.state, other.state]
+
+    compare(make, (8, 8, 8, 8))
+
+
+@case
+def a_generator_in_a_loop_of_unknown_length_is_an_error() -> None:
     generator = tf.random.Generator.from_seed(3)
 
     def step(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ w + generator.normal(tf.shape(x))) ** 2)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
-        return loss
+        return tf.while_loop(lambda h: tf.reduce_sum(h) < 9.0, lambda h: h + generator.uniform([]), [tf.abs(x[0, 0])])
 
-    raises(lambda: tensoropt.function(step)(*batches(8)[0]), "RngReadAndSkip", "stateless_uniform", kind=GraphError)
+    raises(lambda: tensoropt.function(step)(*batches(8)[0]), "while", "tf.random.Generator", kind=GraphError)
 
 
 @case

@@ -100,8 +100,13 @@ def _groups() -> Made:
 
 def _volumes() -> Made:
     model = keras.Sequential(
-        [keras.Input((4, 4, 4, 4)), layers.Conv3D(6, 3, groups=2, activation="relu")]
-        + [layers.Conv3D(4, 2, padding="same", groups=2), layers.Flatten(), layers.Dense(4)]
+        [
+            keras.Input((4, 4, 4, 4)),
+            layers.Conv3D(6, 3, groups=2, activation="relu"),
+            layers.Conv3D(4, 2, padding="same", groups=2),
+            layers.Flatten(),
+            layers.Dense(4),
+        ]
     )
     model.compile(keras.optimizers.SGD(0.1), _CLASSES)
     return model, _random().normal(size=(_ROWS, 4, 4, 4, 4)).astype(np.float32), _labels()

@@ -30,7 +30,6 @@ from tensoropt.terms import ARGUMENTS, Terms
 __all__ = ["Trace", "Traceable", "TracedModel"]
 
 _LEFT_OUT_ATTRS = (*HINTS, "_user_specified_name", "_XlaMustCompile", "_noinline")
-_GENERATOR = "Rng"  # begins the types of ops by which a tf.random.Generator draws and skips
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +142,6 @@ class TracedModel:
         source, graph = concrete.graph, self.model.graph
         if source.deferred_internal_captures:
             raise GraphError(f"{prefix}: captures tensors that are given when it is called. Give them as arguments.")
-        drawn = next((op for op in source.get_operations() if op.type.startswith(_GENERATOR)), None)
-        if drawn is not None:
-            raise GraphError(
-                f"{prefix}: {drawn.type} '{drawn.name}': a tf.random.Generator is not supported in a step that is "
-                "planned. Draw by tf.random.uniform and its kin, or by tf.random.stateless_uniform and its kin with a "
-                "seed that the step is given or counts itself."
-            )
         copy = _Copy(self.model, prefix, source, {output.source for call in calls for output in call.outputs})
         self._sources.append(concrete)
         captured, handles = [], []

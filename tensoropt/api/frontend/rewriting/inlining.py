@@ -258,6 +258,43 @@ def _looked_up(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | N
     ]
 
 
+def _read_and_skipped(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
+    """The state of a ``tf.random.Generator``, and the write of the next one, by ops that devices have of a variable.
+
+    Numbers are TensorFlow's: Philox counts in 128 bits, and leaves 256 counts to each number that is drawn.
+    """
+    state, algorithm, count = (scope.value(x) for x in op.inputs)
+    if isinstance(state, VariableValue):
+        raise CannotRewrite(f"{op.type} '{op.name}' writes the state of a tf.random.Generator")
+    if rewriter.known.value(rewriter.tensor(algorithm, op)) != tf.random.Algorithm.PHILOX.value:
+        raise GraphError(
+            f"{op.type} '{op.name}': draws by another algorithm than Philox, which devices do not have. Make the "
+            "generator with alg='philox'."
+        )
+    before = rewriter.before_read(op, scope, (state, count))
+
+    def read(handle: Any) -> Any:
+        with tf.control_dependencies(before):
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+
+    def write(handle: Any, found: Any, count: Any) -> Any:
+        if scope.guard is not None:
+            count = tf.where(scope.guard, count, tf.zeros_like(count))
+        low, high, key = tf.unstack(tf.bitcast(found, tf.uint64), num=3)
+        skipped = low + tf.cast(count, tf.uint64) * tf.constant(256, tf.uint64)
+        carried = high + tf.cast(skipped < low, tf.uint64)
+        value = tf.bitcast(tf.stack([skipped, carried, key]), tf.int64)
+        return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+    handle = rewriter.tensor(state, op)
+    found = rewriter.build(read, handle, of=op, scope=scope, name="read")
+    found.set_shape([3])
+    written = rewriter.build(write, handle, found, rewriter.tensor(count, op), of=op, scope=scope, name="skip")
+    written._add_control_inputs([found.op, *before])
+    rewriter.effects.append(written)
+    return [found]
+
+
 def _switch(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     raise GraphError(
         f"{op.type} '{op.name}': is of TensorFlow 1's branches and loops, which cannot be read. Build them with "
@@ -284,6 +321,7 @@ CALL_HANDLERS: dict[str, Handler] = {
     "If": _if,
     CALL: _call,
     "PartitionedCall": _call,
+    "RngReadAndSkip": _read_and_skipped,
     "StatefulPartitionedCall": _call,
     "StatelessCase": _case,
     "StatelessIf": _if,

@@ -100,6 +100,10 @@ class Graph:
 
     def variables(self) -> tuple[Operator, ...]:
         """The variables, in order."""
+        return self._variables
+
+    @functools.cached_property
+    def _variables(self) -> tuple[Operator, ...]:
         return tuple(op for op in self.operators if traits(op).is_variable)
 
     def inputs(self) -> tuple[Operator, ...]:

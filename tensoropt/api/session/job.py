@@ -38,7 +38,7 @@ from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.fetch import Fetch, groups_read_together
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.measure.hardware import collect
@@ -291,7 +291,9 @@ class Job:
             executor, _ = self.make_executor(plan, imported, model, collectives, self.local_config(), self.more_seeds())
             initialized = old.state.initialized - (old.state.outside & executor.state.outside)
             kept = [name for name in executor.state.names if name in initialized]
-            executor.state.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
+            for group in groups_read_together(kept, lambda name: executor.graph[name].outputs[0].size_bytes):
+                values = dict(zip(group, old.run([*map(TensorId, group)]), strict=True))
+                executor.state.set_variables(values.pop, group)
             set_state(executor, state_of(old))
             made_since = [name for name in executor.state.names if name not in old.state.names]
             self._close_executor()

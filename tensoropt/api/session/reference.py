@@ -20,6 +20,7 @@ from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
 from tensoropt.api.session.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
+from tensoropt.exec.program.fetch import SET_BYTES, groups_read_together
 from tensoropt.graph.registry import traits
 
 __all__ = ["InitialValues", "Observed", "Reference", "whole_gradients"]
@@ -96,7 +97,8 @@ class InitialValues:
         self._graph = _part(graph, seeds, values.values())
         self._initial = {name: self._graph.get_tensor_by_name(tensor.name) for name, tensor in values.items()}
         self._session = tf.compat.v1.Session(graph=self._graph)
-        self._together: dict[str, list[str]] = {}
+        self._together: dict[str, list[str]] = {}  # variables that start from the same random numbers
+        self._beside: dict[str, list[str]] = {}
         self._values: dict[str, np.ndarray] = {}
         self._feeds: dict[str, Any] = {}
         self.begin(self._initial)
@@ -127,6 +129,19 @@ class InitialValues:
                 if one is not other:
                     other += one
                     self._together |= dict.fromkeys(one, other)
+        self._beside = self._in_groups()
+
+    def _in_groups(self) -> dict[str, list[str]]:
+        """The variables whose initial values are computed in one run, for each variable."""
+        first = {name: together[0] for name, together in self._together.items()}
+
+        def bytes_of(name: str) -> int:
+            values = [self._initial[each] for each in self._together[name]]
+            return sum((value.shape.num_elements() or SET_BYTES) * int(value.dtype.size) for value in values)
+
+        groups = groups_read_together(set(first.values()), bytes_of, SET_BYTES)
+        beside = {one: [each for one in group for each in self._together[one]] for group in groups for one in group}
+        return {name: beside[one] for name, one in first.items()}
 
     def __call__(self, name: str) -> np.ndarray:
         """The whole initial value of a variable.
@@ -136,10 +151,13 @@ class InitialValues:
         """
         if name in self._values:
             return self._values.pop(name)
-        # Variables that start from the same random numbers (a variable and its moving average) come together.
-        together = self._together.get(name, [name])
+        together = self._beside.get(name, [name])
         try:
-            values = self._session.run([self._initial[each] for each in together], self._feeds)
+            try:
+                values = self._session.run([self._initial[each] for each in together], self._feeds)
+            except tf.errors.OpError:  # of any of them; those that draw the same numbers must come together
+                together = self._together.get(name, [name])
+                values = self._session.run([self._initial[each] for each in together], self._feeds)
         except tf.errors.OpError as error:
             raise SessionError(
                 f"Variable '{name}': its initial value cannot be computed: {error.message}. "

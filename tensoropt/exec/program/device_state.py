@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from tensoropt.errors import CollectiveError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.global_order import why_not_in_order
 from tensoropt.exec.engines.watch import current_watch
+from tensoropt.exec.program.fetch import SET_BYTES
 from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.local_session import has_one_thread, ordered, session_of
@@ -208,48 +209,66 @@ class DeviceState:
         self.config = ordered(config)
         before, self.session = self.session, session_of(self.tf_graph, config)
         self._link(self.outside)
-        for name, variable in self.variables.items():
-            if name in self._initialized and name not in self.outside:
-                self._set(name, before.run(variable))
+        self._set(
+            (name, before.run(variable))
+            for name, variable in self.variables.items()
+            if name in self._initialized and name not in self.outside
+        )
         self.set_states(states)
         before.close()
         self._root.one_thread = has_one_thread(config)
         return True
 
     def set_variables(self, values: Callable[[str], np.ndarray], names: Sequence[str] | None = None) -> None:
-        """Sets this device's pieces from whole values, one variable at a time.
+        """Sets this device's pieces from whole values, of which there is one at a time.
 
         Args:
             values: gives the whole value of a variable.
             names: which variables; all of them by default.
         """
-        for name in self.names if names is None else names:
-            whole = np.asarray(values(name))
-            spec = self._root.graph[name].outputs[0]
-            if whole.shape != spec.shape:
-                raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
-            self._initialized.add(name)
-            if name not in self.variables:
-                continue
-            piece = whole[self._part(name)]
-            # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
-            self._set(name, piece.copy() if piece.size < whole.size else piece)
+
+        def pieces() -> Iterator[tuple[str, np.ndarray]]:
+            for name in self.names if names is None else names:
+                whole = np.asarray(values(name))
+                spec = self._root.graph[name].outputs[0]
+                if whole.shape != spec.shape:
+                    raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
+                self._initialized.add(name)
+                if name in self.variables:
+                    piece = whole[self._part(name)]
+                    # A copy: TensorFlow may take the array's own memory, and with a view the whole value would stay.
+                    yield name, piece.copy() if piece.size < whole.size else piece
+
+        self._set(pieces())
 
     def set_pieces(self, pieces: Mapping[str, np.ndarray]) -> None:
         """Sets this device's pieces of variables, by name."""
-        for name, piece in pieces.items():
-            self._initialized.add(name)
-            if name in self.variables:
-                self._set(name, piece)
+        self._initialized.update(pieces)
+        self._set((name, piece) for name, piece in pieces.items() if name in self.variables)
 
-    def _set(self, name: str, piece: np.ndarray) -> None:
+    def _set(self, pieces: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Stores pieces, several in one run: TensorFlow prepares each run of other operations anew."""
         self.fetched = {}
-        variable = self.variables[name]
-        if isinstance(variable, OutsideVariable):
-            variable.load(piece)
-        else:
+        feeds: dict[Any, np.ndarray] = {}
+        assigns: list[Any] = []
+
+        def run() -> None:
+            if assigns:
+                self.session.run(assigns, feeds)
+            feeds.clear()
+            assigns.clear()
+
+        for name, piece in pieces:
+            variable = self.variables[name]
+            if isinstance(variable, OutsideVariable):
+                variable.load(piece)
+                continue
             feed, assign = self._assigns[name]
-            self.session.run(assign, {feed: piece})
+            feeds[feed] = piece
+            assigns.append(assign)
+            if sum(each.nbytes for each in feeds.values()) > SET_BYTES:
+                run()
+        run()
 
     @property
     def generators(self) -> Mapping[str, Generator]:

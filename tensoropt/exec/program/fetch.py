@@ -21,9 +21,10 @@ def names_of(fetches: Iterable[Fetch]) -> list[str]:
 
 
 def groups_read_together(
-    names: Iterable[str], bytes_of: Callable[[str], int], most_bytes: int = TOGETHER_BYTES
+    names: Iterable[str], bytes_of: Callable[[str], int], most_bytes: int | None = None
 ) -> Iterator[list[str]]:
     """Variables in groups that are brought together; each program that brings some takes its time to build."""
+    most_bytes = TOGETHER_BYTES if most_bytes is None else most_bytes
     group: list[str] = []
     size = 0
     for name in sorted(names):

@@ -318,7 +318,8 @@ def generators_draw_what_they_draw_in_tensorflow() -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((x @ w + noise * tf.cast(times, tf.float32)[:, None] - x) ** 2)
             w.assign_sub(0.01 * tape.gradient(loss, w))
-            drawn = tf.cond(tf.reduce_sum(times) % 2 == 0, lambda: other.uniform([3]), lambda: tf.zeros([3]))
+            even = tf.reduce_sum(times) % 2 == 0
+            drawn = tf.cond(even, lambda: other.uniform([3]), lambda: one.normal([3]) + other.normal([3]))
             return loss, times, drawn, other.truncated_normal([2])
 
         return step, [w, one.state, other.state]

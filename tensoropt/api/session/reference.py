@@ -21,7 +21,7 @@ from tensoropt.api.session.difference import Expected, largest, tolerance_of
 from tensoropt.api.session.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
 from tensoropt.exec.program.fetch import SET_BYTES, groups_read_together
-from tensoropt.graph.registry import traits
+from tensoropt.graph.registry import declaration, has_rule, traits
 
 __all__ = ["InitialValues", "Observed", "Reference", "whole_gradients"]
 
@@ -132,11 +132,16 @@ class InitialValues:
         self._beside = self._in_groups()
 
     def _in_groups(self) -> dict[str, list[str]]:
-        """The variables whose initial values are computed in one run, for each variable."""
+        """The variables whose initial values are computed in one run, for each variable.
+
+        What may have other states than a generator's own runs alone, in the same order on all ranks.
+        """
         first = {name: together[0] for name, together in self._together.items()}
 
         def bytes_of(name: str) -> int:
             values = [self._initial[each] for each in self._together[name]]
+            if any(varies(op) and not _is_random(op) for value in values for op in _operations(value)):
+                return SET_BYTES
             return sum((value.shape.num_elements() or SET_BYTES) * int(value.dtype.size) for value in values)
 
         groups = groups_read_together(set(first.values()), bytes_of, SET_BYTES)
@@ -175,6 +180,11 @@ class InitialValues:
 def _operations(tensor: Any) -> Iterable[Any]:
     """The operations that a tensor is computed by."""
     return reached([tensor.op], needs)
+
+
+def _is_random(op: Any) -> bool:
+    """Tells whether an operation has a generator of its own."""
+    return has_rule(op.type) and declaration(op.type).shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ _MASKED: tuple[_Place, ...] = (
     lambda rows, masked: _flat(rows, masked + to.range(6)[:, None] * 4),
     lambda rows, masked: to.gather_nd(rows, to.stack([to.tile(to.range(6)[:, None], [1, 3]), masked], -1)),
 )
-# The same numbers of indices, which are of other samples, of all samples, or of none.
+# As many indices, which may be of other samples. The last one is of a table, of which gradients are rows.
 _OTHERS: tuple[_Place, ...] = (
     lambda rows, length: _flat(rows, length),
     lambda rows, length: _flat(rows, length[0] + to.range(6)),
@@ -240,10 +240,20 @@ _OTHERS: tuple[_Place, ...] = (
     lambda rows, length: _flat(rows, to.reverse(to.range(6), [0]) * 4 + length),
     lambda rows, length: _flat(rows, to.range(6) * 4 * length),
     lambda rows, length: _flat(rows, to.where(length > 1, to.range(6) * 4, to.range(6))),
-    lambda rows, length: _flat(rows, to.where(length > 9, length, to.range(6) * 4)),
+    lambda rows, length: _flat(rows, to.where(to.equal(length, to.roll(length, 1, 0)), to.range(6) * 4, length)),
     lambda rows, length: _flat(rows, to.cumsum(to.range(6)) * 4 + length),
+    lambda rows, length: _flat(rows, to.range(24) + to.tile(length, [4])),
+    lambda rows, length: _flat(rows, to.range(6) * 4 - 4 + length),
+    lambda rows, length: _flat(rows, to.math.invert_permutation(length)),
+    lambda rows, length: _flat(rows, to.clip_by_value(to.range(6) * 4 + length, 0, 23)),
+    lambda rows, length: to.gather(rows, to.range(6) + length),
     lambda rows, length: to.gather_nd(rows, to.stack([length, to.range(6) - 2], 1)),
     lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) + length[0], length], 1)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) + length - length, length], 1)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) + to.minimum(length, 0), length], 1)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.roll(to.range(6), length[0], 0), length], 1)),
+    lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) // 2, length], 1)),
+    lambda rows, length: to.gather_nd(rows[:, :, 0], to.stack([to.range(3) * 2, length[:3]], 1)),
     lambda rows, length: to.gather(to.get_variable("table", [24, 2]), to.range(6) * 4 + length),
     lambda rows, length: to.gather(to.identity(to.get_variable("table", [24, 2])), to.range(6) * 4 + length),
 )
@@ -264,10 +274,11 @@ def test_mark_own_rows_leaves_other_lookups(model: Model, look_up: _Place) -> No
     assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [None]
 
 
-def test_places_that_are_counted_through_samples_are_not_fed(model: Model) -> None:
+def test_coordinates_that_are_known_are_not_fed(model: Model) -> None:
     length = to.placeholder(to.int32, [6], name="length")
-    starts = to.identity(to.range(6) * 4, name="starts")
-    assert _of_lookups(length, lambda rows, length: _flat(rows, to.add(starts, length, name="places"))) == [6]
+    assert _of_lookups(
+        length, lambda rows, length: to.gather_nd(rows, to.stack([to.range(6), length - 1], 1, name="places"))
+    ) == [6]
     graph = _source("mark_own_rows", Request(batch_size=6)).graph
     assert not graph.is_feedable(graph.get_tensor_by_name("places:0"))
     assert graph.is_feedable(graph.get_tensor_by_name("length:0"))

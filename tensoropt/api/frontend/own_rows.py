@@ -3,11 +3,14 @@
 Scripts that flatten a batch of sequences add to the places within a sequence where the sequence begins: BERT does to
 find masked words, others to take the last word of each sequence. Or they put a sample's number before its place
 (``gather_nd``). Without the mark, each device would need the rows of all samples, and no batch could run in parts.
+
+What a run decides may be anything: so the numbers of samples must be constants, and nothing but added to it or put
+beside it. Operators that do more than add or move elements are not looked behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,102 +23,125 @@ from tensoropt.api.frontend.source import Source
 from tensoropt.api.frontend.static_values import keep_static, value_with
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.gather import SAMPLES
-from tensoropt.graph.registry import has_rule, rule_of, traits
+from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 
 __all__ = ["mark_own_rows"]
 
-# More indices than any step looks up that is worth the look at all of them.
+# So many operators are looked behind, and so many indices looked at.
+_MOST_OPERATORS = 64
 _MOST_INDICES = 10**7
-# What stands for the places that a run decides: a sample's indices must differ from another's alike, whatever they are.
-_TRIED = (0, 1, 100_000)
 
 
 def mark_own_rows(source: Source) -> Source:
     """Marks lookups with their number of samples, where each looks up in rows of its own.
 
-    The places within a sample are computed, so what they are is taken on trust: a device whose sample asks for a row
-    that another device has ends in TensorFlow's error.
+    That a sample's places in flattened rows stay within it is taken on trust, since only runs know them: where they
+    reach into rows of another device, the lookup is an error.
     """
     by_name = {op.name: op for op in source.operators}
-    return replace(source, operators=tuple(_marked(op, by_name, source.graph) for op in source.operators))
+    constants: set[str] = set()
+    operators = []
+    for op in source.operators:
+        if _is_constant(op, constants):
+            constants.add(op.name)
+        samples = _samples(op, by_name, constants, source.graph)
+        operators.append(op if samples is None else replace(op, attrs=MappingProxyType({**op.attrs, SAMPLES: samples})))
+    return replace(source, operators=tuple(operators))
 
 
-def _marked(op: Operator, by_name: Mapping[str, Operator], graph: Any) -> Operator:
+def _samples(op: Operator, by_name: Mapping[str, Operator], constants: Collection[str], graph: Any) -> int | None:
+    """The number of samples with rows of their own; None for all other operators."""
     counts = traits(op).counts_samples
     if counts is None or _is_of_variable(op.inputs[0], by_name):
-        return op
+        return None
     rows, indices = (_spec(tensor, by_name) for tensor in op.inputs)
     by_coordinates = counts(op, (rows, indices))
     if by_coordinates is None or not 0 < indices.elements < _MOST_INDICES:
-        return op
-    decided = _decided(op.inputs[1], by_name)
-    if not decided or op.inputs[1] in decided or any(map(_is_unknown, (by_name[tensor.op] for tensor in decided))):
-        return op
+        return None
+    decided = _decided(op.inputs[1], by_name, constants, sums=not by_coordinates)
+    if not decided:
+        return None
     tensor = graph.get_tensor_by_name(str(op.inputs[1]))
-    given = {str(each): _spec(each, by_name) for each in decided}
-    found = [value_with(tensor, {name: _filled(spec, tried) for name, spec in given.items()}) for tried in _TRIED]
+    specs = {str(each): _spec(each, by_name) for each in decided}
+    found = [value_with(tensor, {name: _filled(spec, value) for name, spec in specs.items()}) for value in (0, 1)]
     if any(value is None for value in found):
-        return op
-    values = [np.ravel(value[..., 0] if by_coordinates else value) for value in found]
-    samples = _samples(values[0], values, rows.shape[0], by_coordinates)
+        return None
+    numbers, others = (np.ravel(value[..., 0] if by_coordinates else value) for value in found)
+    samples = _counted(numbers, rows.shape[0])
     if samples is None or indices.shape[0] % samples:
-        return op
-    keep_static(tensor, given)
-    return replace(op, attrs=MappingProxyType({**op.attrs, SAMPLES: samples}))
+        return None
+    if by_coordinates:
+        # Elements were only moved, so those that are equal now are constants.
+        if samples != rows.shape[0] or numbers[0] or not np.array_equal(numbers, others):
+            return None
+        keep_static(tensor, specs)
+    # A sample of one row has no places: what is added then leads to other samples.
+    return None if samples == rows.shape[0] and not by_coordinates else samples
 
 
-def _samples(first: NDArray[Any], values: Sequence[NDArray[Any]], rows: int, by_coordinates: bool) -> int | None:
-    """The number of samples that indices count, in their order; None if they do not.
+def _counted(begun: NDArray[Any], rows: int) -> int | None:
+    """The number of samples, if each has as many places and rows as any other, in their order.
 
     Args:
-        first: the indices, or the first coordinates, for one value of all that a run decides.
-        values: of them for several such values, which add alike to all.
-        rows: how many there are in all, or of coordinates how many samples.
-        by_coordinates: whether these are coordinates, which count samples and no rows.
+        begun: by place, where its sample begins, and a number that is alike for all.
+        rows: of all samples.
     """
-    of_each = int(np.argmax(first != first[0]))
-    step = int(first[of_each] - first[0])
-    if step <= 0 or first.size % of_each or any(np.ptp(value - first) for value in values):
+    places = int(np.argmax(begun != begun[0]))
+    step = int(begun[places] - begun[0])
+    if step <= 0 or abs(int(begun[0])) >= step or begun.size % places or rows * places != begun.size * step:
         return None
-    samples = first.size // of_each
-    if samples * step != rows or (by_coordinates and (step != 1 or any(value[0] for value in values))):
-        return None
-    return samples if np.array_equal(first - first[0], np.arange(samples).repeat(of_each) * step) else None
+    samples = begun.size // places
+    return samples if np.array_equal(begun - begun[0], np.arange(samples).repeat(places) * step) else None
 
 
-def _filled(spec: TensorSpec, value: int) -> NDArray[Any]:
-    return np.full(spec.shape, value).astype(tf.as_dtype(spec.dtype).as_numpy_dtype)
+def _decided(
+    tensor: TensorId, by_name: Mapping[str, Operator], constants: Collection[str], *, sums: bool
+) -> list[TensorId]:
+    """What a run decides of an index tensor; nothing if that is all of it, or too much to look at.
 
-
-def _decided(tensor: TensorId, by_name: Mapping[str, Operator]) -> set[TensorId]:
-    """What a run decides of an index tensor, behind operators of single elements; nothing if it is constant."""
-    decided, pending, seen = set(), [tensor], {tensor}
+    Args:
+        tensor: the indices.
+        by_name: all operators.
+        constants: the names of those whose values are known.
+        sums: whether to look behind sums, and not only behind what moves elements.
+    """
+    decided: list[TensorId] = []
+    pending, seen = [tensor], {tensor}
     while pending:
         at = pending.pop()
         op = by_name[at.op]
-        if not _is_of_elements(op, by_name):
-            decided.add(at)
+        if op.name in constants:
+            continue
+        if not _is_of_elements(op, by_name, sums=sums):
+            decided.append(at)
             continue
         pending += [x for x in op.inputs if x not in seen]
         seen.update(op.inputs)
-    return decided
+    if tensor in decided or len(seen) > _MOST_OPERATORS:
+        return []
+    return [] if any(_spec(each, by_name).elements > _MOST_INDICES for each in decided) else decided
 
 
-def _is_unknown(op: Operator) -> bool:
-    """Tells whether nothing can stand for what an operator gives: for a variable, or for very many numbers."""
-    return traits(op).is_variable or any(spec.elements > _MOST_INDICES for spec in op.outputs)
-
-
-def _is_of_elements(op: Operator, by_name: Mapping[str, Operator]) -> bool:
-    """Tells whether an operator is a constant, or makes each integer of one integer of each input, at most."""
-    if not has_rule(op.type) or op.handles or op.body is not None or traits(op).is_input or traits(op).has_effect:
+def _is_of_elements(op: Operator, by_name: Mapping[str, Operator], *, sums: bool) -> bool:
+    """Tells whether an operator gives integers of its inputs, at places that are known, or sums of such ones."""
+    own = traits(op)
+    specs = [*op.outputs, *(_spec(tensor, by_name) for tensor in op.inputs)]
+    if own.has_effect or own.is_variable or any(not np.issubdtype(spec.dtype, np.integer) for spec in specs):
         return False
-    inputs = [_spec(tensor, by_name) for tensor in op.inputs]
-    if any(spec.is_differentiable for spec in (*inputs, *op.outputs)) or traits(op).indices:
+    # An operator of one input or of a list, which reads no shifts or lengths.
+    moves = (own.moves or own.alias or own.converts) and (len(op.inputs) == 1 or "N" in op.attrs)
+    return moves or (sums and own.passes_gradient)
+
+
+def _is_constant(op: Operator, constants: Collection[str]) -> bool:
+    """Tells whether the value of an operator is known: it draws nothing, and reads constants alone."""
+    own = traits(op)
+    if not has_rule(op.type) or declaration(op.type).shared or own.has_effect or op.handles or op.body is not None:
         return False
-    rule = rule_of(op, inputs)
-    return not rule.reduced and not rule.internal
+    if not op.inputs:
+        return own.is_constant or bool(op.static)
+    return all(tensor.op in constants for tensor in op.inputs)
 
 
 def _is_of_variable(tensor: TensorId, by_name: Mapping[str, Operator]) -> bool:
@@ -124,6 +150,10 @@ def _is_of_variable(tensor: TensorId, by_name: Mapping[str, Operator]) -> bool:
     while (traits(op).alias or traits(op).converts) and op.inputs:
         op = by_name[op.inputs[0].op]
     return traits(op).is_variable or bool(op.handles)
+
+
+def _filled(spec: TensorSpec, value: int) -> NDArray[Any]:
+    return np.full(spec.shape, value, tf.as_dtype(spec.dtype).as_numpy_dtype)
 
 
 def _spec(tensor: TensorId, by_name: Mapping[str, Operator]) -> TensorSpec:

@@ -63,8 +63,7 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
     """Looks up the rows that the device has; those of other devices are 0 here, so that the sum is right."""
     tf = ctx.tf
     if SAMPLES in ctx.op.attrs:
-        first = ctx.offset("b") * ctx.rule.size("v")
-        return tf.gather(params, indices - tf.constant(first, indices.dtype) if first else indices)
+        return _own_rows(ctx, params, indices)
     given_axis, batch = _axis_and_batch(ctx.op, len(ctx.input_shape(1)))
     axis = given_axis % len(ctx.input_shape(0))
     if ctx.pieces("v") == 1:
@@ -92,6 +91,20 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         return [tf.IndexedSlices(values, tf.reshape(row_of, [-1]), size)]
 
     return ctx.with_gradient([params], [result], backward)
+
+
+def _own_rows(ctx: Lowering, params: Any, indices: Any) -> Any:
+    """Rows of this device's samples; a row of another device is an error, or no number on GPUs, which do not fail."""
+    tf = ctx.tf
+    if ctx.pieces("b") == 1:
+        return tf.gather(params, indices)
+    local = indices - tf.constant(ctx.offset("b") * ctx.rule.size("v"), indices.dtype)
+    rows = tf.gather(params, local)
+    if not rows.dtype.is_floating or not tf.config.list_physical_devices("GPU"):
+        return rows
+    here = tf.logical_and(local >= 0, local < tf.shape(params, local.dtype)[0])
+    here = tf.reshape(here, [*indices.shape, *(1 for _ in params.shape[1:])])
+    return tf.where(here, rows, tf.constant(np.nan, rows.dtype))
 
 
 @register_op(

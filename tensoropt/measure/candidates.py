@@ -23,6 +23,8 @@ __all__ = ["Candidate", "Space", "candidates_of", "in_batches", "likeliest_first
 
 _LEAST_S = 1e-9
 _BATCH_BYTES = 2**29
+# So often a step repeats an operator whose code is then in caches, as an unrolled loop does, but no stack of layers.
+_REPEATED = 32
 _BATCH_PROBES = 100
 # What a batch takes once by the analytic model, at most. It takes many times that; whether there is time for another
 # one is judged by those before.
@@ -79,6 +81,11 @@ class Candidate:
     slowness: float
     count: int
     size_bytes: float
+
+    @property
+    def as_repeated(self) -> OperatorProbe:
+        """The probe, which knows whether a step repeats it."""
+        return dataclasses.replace(self.probe, is_repeated=self.count >= _REPEATED)
 
 
 def candidates_of(topology: Topology, space: Space, rank: int) -> dict[str, Candidate]:

@@ -28,6 +28,8 @@ from tensoropt.stages import came_to, counting, doing
 __all__ = ["MEASURING_OPERATORS", "keep_operators", "measure_operators"]
 
 MEASURING_OPERATORS = "measuring operators"
+# Another number is given to other ways of measuring, so that what was measured before is measured anew.
+_PROBES = 2
 _BUDGET_VARIABLE = "TENSOROPT_PROFILE_SECONDS"
 _BUDGET_S = 30.0
 _ROUNDS_VARIABLE = "TENSOROPT_PROFILE_ROUNDS"
@@ -111,7 +113,7 @@ def _measure(
             if found.curves and number and number % len(batches) == 0:
                 found.curves.append(measure_curves(machine, updates))
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
-            found.add(batch, run_probes(machine, [candidate.probe for _, candidate in batch], runs_of(batch)))
+            found.add(batch, run_probes(machine, [candidate.as_repeated for _, candidate in batch], runs_of(batch)))
             advance()
     profile = known.with_more(found.profile(candidates))
     if comm.rank == 0:
@@ -136,6 +138,7 @@ def _key(machine: Machine) -> dict[str, Any]:
         "cores": min(machine.cores),
         "sharing": max(machine.sharing),
         "tensorflow": tf.__version__,
+        "probes": _PROBES,
         "environment": [os.environ.get(name, "") for name in _ENVIRONMENT],
     }
 

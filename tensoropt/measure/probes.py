@@ -47,6 +47,11 @@ class Probe(Protocol):
         """True if other work runs before the operator, once its inputs are made, so that no cache has them."""
         ...
 
+    @property
+    def is_repeated(self) -> bool:
+        """True if a step does the operator again and again, as an unrolled loop does."""
+        ...
+
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """Shapes and dtypes of this device's inputs."""
         ...
@@ -72,6 +77,7 @@ class OperatorProbe:
     rank: int
     wanted: tuple[int, ...]
     outgoing: tuple[int, ...]
+    is_repeated: bool = False
 
     @property
     def saved_outputs(self) -> tuple[int, ...]:
@@ -133,6 +139,7 @@ class FunctionProbe:
     outgoing: tuple[int, ...] = ()
     saved_outputs: tuple[int, ...] = ()
     is_cold: bool = False
+    is_repeated: bool = False
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """See :class:`Probe`."""

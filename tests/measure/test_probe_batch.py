@@ -102,6 +102,44 @@ def test_what_is_made_up_is_legal_for_operators_that_refuse_most_values(op_type:
         assert not batch.failures and batch.probes[0] is not None
 
 
+def test_small_operators_that_a_step_repeats_run_once_before() -> None:
+    """Forward and backward, and neither where they are large nor where the step has but one of them."""
+    runs: list[str] = []
+
+    def noted(x: Any, name: str) -> Any:
+        runs.append(name)
+        return x
+
+    def counted(of: str) -> Any:
+        @tf.custom_gradient
+        def kernel(given: Any) -> Any:
+            def gradient(incoming: Any) -> Any:
+                return tf.numpy_function(lambda x: noted(x, f"{of} back"), [incoming], tf.float32)
+
+            return tf.numpy_function(lambda x: noted(x, of), [given], tf.float32), gradient
+
+        def build(x: Any) -> list[Any]:
+            y = kernel(x)
+            y.set_shape(x.shape)
+            return [y]
+
+        return build
+
+    small, large = (TensorSpec((8,), "float32"),), (TensorSpec((2**17,), "float32"),)
+    probes = [
+        FunctionProbe(small, counted("repeated"), (0,), (0,), is_repeated=True),
+        FunctionProbe(small, counted("single"), (0,), (0,)),
+        FunctionProbe(large, counted("large"), (0,), (0,), is_repeated=True),
+    ]
+    assert not _measure(*probes).failures
+    times = {name: runs.count(name) for name in runs}
+    once = times["single"]
+    assert times == {
+        "repeated": 2 * once, "repeated back": 2 * once, "single": once, "single back": once, "large": once,
+        "large back": once,
+    }  # fmt: skip
+
+
 def test_a_clock_is_read_around_each_pass_while_all_ranks_run_at_once() -> None:
     entered = []
 

@@ -113,7 +113,9 @@ class OperatorProbe:
             return low, low + 1
         if (count := traits(self.op).indices.get(position)) is not None:
             bound = count(self.op, local)
-            if SAMPLES in self.op.attrs:  # each device looks up in the rows of its own samples
+            counts = traits(self.op).counts_samples
+            if SAMPLES in self.op.attrs and counts is not None and not counts(self.op, local):
+                # A device looks up in the rows of its own samples, which are counted through all.
                 layout = self.configuration.input_layouts(self.rule, 0).value
                 low += layout.slices(self.input_specs[0].shape, self.mesh, self.rank)[0].start or 0
                 bound += low

@@ -246,6 +246,7 @@ _OTHERS: tuple[_Place, ...] = (
     lambda rows, length: _flat(rows, to.range(6) * 4 - 4 + length),
     lambda rows, length: _flat(rows, to.math.invert_permutation(length)),
     lambda rows, length: _flat(rows, to.clip_by_value(to.range(6) * 4 + length, 0, 23)),
+    lambda rows, length: _flat(rows, to.placeholder_with_default(to.range(6) * 4, [6]) + length),
     lambda rows, length: to.gather(rows, to.range(6) + length),
     lambda rows, length: to.gather_nd(rows, to.stack([length, to.range(6) - 2], 1)),
     lambda rows, length: to.gather_nd(rows, to.stack([to.range(6) + length[0], length], 1)),

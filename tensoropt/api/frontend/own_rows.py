@@ -137,7 +137,9 @@ def _is_of_elements(op: Operator, by_name: Mapping[str, Operator], *, sums: bool
 def _is_constant(op: Operator, constants: Collection[str]) -> bool:
     """Tells whether the value of an operator is known: it draws nothing, and reads constants alone."""
     own = traits(op)
-    if not has_rule(op.type) or declaration(op.type).shared or own.has_effect or op.handles or op.body is not None:
+    if not has_rule(op.type) or declaration(op.type).shared or op.handles or op.body is not None:
+        return False
+    if own.has_effect or own.is_input:  # an input may be fed, though it has a default
         return False
     if not op.inputs:
         return own.is_constant or bool(op.static)

@@ -62,7 +62,7 @@ def keep_static(tensor: Any, but: Container[str]) -> None:
         if tensor.name in but or not tensor.graph.is_feedable(tensor):
             continue
         tensor.graph.prevent_feeding(tensor)
-        if tf.get_static_value(tensor) is None:
+        if tf.get_static_value(tensor) is None and not _is_of_a_run(tensor):
             pending += tensor.op.inputs
 
 

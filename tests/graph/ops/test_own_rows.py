@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,10 @@ import pytest
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.gather import SAMPLES
 from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.layout import Mesh
+from tensoropt.measure.probe_batch import measure_batch
+from tensoropt.measure.probes import OperatorProbe
+from tensoropt.plan.configuration import Configuration
 from tests.op_harness import SampleGraph, check_graph
 
 pytestmark = pytest.mark.tf
@@ -38,6 +43,10 @@ class _BySample(SampleGraph):
         return tensor
 
 
+_ROWS = Sample("GatherV2", (floats(24, 3), integers(12, high=2), 0))
+_COORDINATES = Sample("GatherNd", (floats(4, 3, 5), integers(4, 2, high=3)))
+
+
 @pytest.mark.parametrize(
     ("sample", "samples"),
     [
@@ -55,3 +64,12 @@ def test_samples_and_what_is_not_looked_up_in_are_split(sample: Sample, samples:
     assert "b" in built.rule.split and not built.rule.reduced
     report = check_graph(built)
     assert report.splits and not report.failures, "\n".join(report.failures[:8])
+
+
+@pytest.mark.parametrize("sample", [_ROWS, _COORDINATES], ids=["rows", "coordinates"])
+def test_what_is_made_up_to_measure_is_of_a_devices_own_samples(sample: Sample) -> None:
+    built = _BySample(sample, 4)
+    specs, split = tuple(built.input_specs), Configuration(("b",))
+    for rank in (0, 1):
+        probe = OperatorProbe(built.op, built.rule, specs, split, Mesh((2,)), rank, built.wanted, (0,))
+        assert not measure_batch([probe], turn=nullcontext, spread=lambda mine: mine, runs=1).failures

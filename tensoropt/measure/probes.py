@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.gather import SAMPLES
+from tensoropt.graph.ops.gather import counts_through_samples
 from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand
@@ -113,9 +113,7 @@ class OperatorProbe:
             return low, low + 1
         if (count := traits(self.op).indices.get(position)) is not None:
             bound = count(self.op, local)
-            counts = traits(self.op).counts_samples
-            if SAMPLES in self.op.attrs and counts is not None and not counts(self.op, local):
-                # A device looks up in the rows of its own samples, which are counted through all.
+            if counts_through_samples(self.op):
                 layout = self.configuration.input_layouts(self.rule, 0).value
                 low += layout.slices(self.input_specs[0].shape, self.mesh, self.rank)[0].start or 0
                 bound += low

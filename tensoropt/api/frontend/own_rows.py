@@ -64,20 +64,23 @@ def _samples(op: Operator, by_name: Mapping[str, Operator], constants: Collectio
         return None
     tensor = graph.get_tensor_by_name(str(op.inputs[1]))
     specs = {str(each): _spec(each, by_name) for each in decided}
-    found = [value_with(tensor, {name: _filled(spec, value) for name, spec in specs.items()}) for value in (0, 1)]
-    if any(value is None for value in found):
-        return None
-    numbers, others = (np.ravel(value[..., 0] if by_coordinates else value) for value in found)
-    samples = _counted(numbers, rows.shape[0])
+
+    def value_at(decided: int) -> Any:
+        found = value_with(tensor, {name: _filled(spec, decided) for name, spec in specs.items()})
+        return None if found is None else np.ravel(found[..., 0] if by_coordinates else found)
+
+    numbers = value_at(0)
+    samples = None if numbers is None else _counted(numbers, rows.shape[0])
     if samples is None or indices.shape[0] % samples:
         return None
-    if by_coordinates:
-        # Elements were only moved, so those that are equal now are constants.
-        if samples != rows.shape[0] or numbers[0] or not np.array_equal(numbers, others):
-            return None
-        keep_static(tensor, specs)
-    # A sample of one row has no places: what is added then leads to other samples.
-    return None if samples == rows.shape[0] and not by_coordinates else samples
+    if not by_coordinates:
+        # A sample of one row has no places: what is added then leads to other samples.
+        return None if samples == rows.shape[0] else samples
+    # Elements were only moved, so those that are equal whatever is decided are constants.
+    if samples != rows.shape[0] or numbers[0] or not np.array_equal(numbers, value_at(1)):
+        return None
+    keep_static(tensor, specs)
+    return samples
 
 
 def _counted(begun: NDArray[Any], rows: int) -> int | None:

@@ -123,24 +123,29 @@ class InitialValues:
         self._feeds = {name: value for name, value in (feeds or {}).items() if name.split(":")[0] in known}
         self._together = {name: [name] for name in names}
         drawing: dict[str, str] = {}  # a variable that draws it, by operation
+        stateful: set[str] = set()  # variables that have other states than a generator's own
         for name in names:
-            for op in sorted(op.name for op in _operations(self._initial[name]) if varies(op)):
+            varying = [op for op in _operations(self._initial[name]) if varies(op)]
+            if not all(map(_is_random, varying)):
+                stateful.add(name)
+            for op in sorted(op.name for op in varying):
                 one, other = self._together[name], self._together[drawing.setdefault(op, name)]
                 if one is not other:
                     other += one
                     self._together |= dict.fromkeys(one, other)
-        self._beside = self._in_groups()
+        self._beside = self._in_groups(stateful)
 
-    def _in_groups(self) -> dict[str, list[str]]:
+    def _in_groups(self, stateful: set[str]) -> dict[str, list[str]]:
         """The variables whose initial values are computed in one run, for each variable.
 
-        What may have other states than a generator's own runs alone, in the same order on all ranks.
+        Args:
+            stateful: variables whose values are computed alone, in the same order on all ranks.
         """
         first = {name: together[0] for name, together in self._together.items()}
 
         def bytes_of(name: str) -> int:
             values = [self._initial[each] for each in self._together[name]]
-            if any(varies(op) and not _is_random(op) for value in values for op in _operations(value)):
+            if not stateful.isdisjoint(self._together[name]):
                 return SET_BYTES
             return sum((value.shape.num_elements() or SET_BYTES) * int(value.dtype.size) for value in values)
 
@@ -156,14 +161,13 @@ class InitialValues:
         """
         if name in self._values:
             return self._values.pop(name)
-        together = self._beside.get(name, [name])
+        together, alone = self._beside.get(name, [name]), self._together.get(name, [name])
         try:
-            try:
-                values = self._session.run([self._initial[each] for each in together], self._feeds)
-            except tf.errors.OpError:  # of any of them; those that draw the same numbers must come together
-                together = self._together.get(name, [name])
-                values = self._session.run([self._initial[each] for each in together], self._feeds)
+            values = self._session.run([self._initial[each] for each in together], self._feeds)
         except tf.errors.OpError as error:
+            if together != alone:  # it may be another one's error
+                self._beside[name] = alone
+                return self(name)
             raise SessionError(
                 f"Variable '{name}': its initial value cannot be computed: {error.message}. "
                 "An initial value may not depend on other variables, and on a placeholder only if that is fed to the "

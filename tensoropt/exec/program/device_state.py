@@ -249,26 +249,24 @@ class DeviceState:
     def _set(self, pieces: Iterable[tuple[str, np.ndarray]]) -> None:
         """Stores pieces, several in one run: TensorFlow prepares each run of other operations anew."""
         self.fetched = {}
-        feeds: dict[Any, np.ndarray] = {}
-        assigns: list[Any] = []
-
-        def run() -> None:
-            if assigns:
-                self.session.run(assigns, feeds)
-            feeds.clear()
-            assigns.clear()
-
+        together: dict[str, np.ndarray] = {}
+        size = 0
         for name, piece in pieces:
             variable = self.variables[name]
             if isinstance(variable, OutsideVariable):
                 variable.load(piece)
                 continue
-            feed, assign = self._assigns[name]
-            feeds[feed] = piece
-            assigns.append(assign)
-            if sum(each.nbytes for each in feeds.values()) > SET_BYTES:
-                run()
-        run()
+            together[name] = piece
+            size += piece.nbytes
+            if size > SET_BYTES:
+                self._assign(together)
+                together, size = {}, 0
+        if together:
+            self._assign(together)
+
+    def _assign(self, pieces: Mapping[str, np.ndarray]) -> None:
+        feeds = {self._assigns[name][0]: piece for name, piece in pieces.items()}
+        self.session.run([self._assigns[name][1] for name in pieces], feeds)
 
     @property
     def generators(self) -> Mapping[str, Generator]:

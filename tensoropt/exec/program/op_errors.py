@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensoropt.errors import OpError
 from tensoropt.exec.program.recording import Owner
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.gather import SAMPLES
+from tensoropt.graph.ops.gather import SAMPLES, counts_through_samples
 from tensoropt.graph.spec import TensorSpec
 
 __all__ = ["failed_operator", "operator_error"]
@@ -96,7 +96,7 @@ def operator_error(
             f". There is less memory than the plan takes, about {peak_bytes:,.0f} bytes for each step. Plan for less: "
             "give memory_bytes, micro_batches='auto' or recompute=True."
         )
-    elif SAMPLES in op.attrs and pieces[0] != inputs[0]:
+    elif counts_through_samples(op) and pieces[0] != inputs[0]:
         text += (
             f". As the script adds places to where {op.attrs[SAMPLES]} samples begin, a device has the rows of its own "
             "samples alone. If places may lead to rows of other samples, clip what they are added to "

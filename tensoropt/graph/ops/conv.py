@@ -134,16 +134,6 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
     )
 
 
-def _by_channels(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """A partial sum where input channels are split; of a grouped convolution whole groups are split instead."""
-    image, filters = inputs
-    window = "_ " * (filters.rank - 2)
-    if image.shape[1 if op.attrs["data_format"].startswith("NC") else -1] == filters.shape[-2]:
-        return _convolution(op, inputs, f"{_image(op, 'c')}, {window}c f -> {_image(op, 'f')}")
-    grouped = f"{_image(op, '(g c)')}, {window}c (g f) -> {_image(op, '(g f)')}"
-    return _convolution(op, inputs, grouped, unsplit=("c", "f"))
-
-
 @register_op(
     "Conv2D",
     lower=_convolve,
@@ -166,11 +156,6 @@ def _by_channels(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     ],
     traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )
-def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """Channels, filters, groups and pieces of the image are split."""
-    return _by_channels(op, inputs)
-
-
 @register_op(
     "Conv3D",
     lower=_convolve,
@@ -183,9 +168,17 @@ def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     ],
     traits=_traits("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 )
-def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """As :func:`conv2d`; TensorFlow has no kernel for several groups, which Keras has XLA compile."""
-    return _by_channels(op, inputs)
+def convolution(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A partial sum where input channels are split; of a grouped convolution whole groups are split instead.
+
+    TensorFlow has no kernel for volumes of several groups, which Keras has XLA compile.
+    """
+    image, filters = inputs
+    window = "_ " * (filters.rank - 2)
+    if image.shape[1 if op.attrs["data_format"].startswith("NC") else -1] == filters.shape[-2]:
+        return _convolution(op, inputs, f"{_image(op, 'c')}, {window}c f -> {_image(op, 'f')}")
+    grouped = f"{_image(op, '(g c)')}, {window}c (g f) -> {_image(op, '(g f)')}"
+    return _convolution(op, inputs, grouped, unsplit=("c", "f"))
 
 
 @register_op(

@@ -16,7 +16,7 @@ from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits, Work
 
-__all__ = ["SAMPLES", "other_row"]
+__all__ = ["SAMPLES", "counts_through_samples", "other_row"]
 
 SAMPLES = "samples"
 """The attribute of a lookup in which each sample looks up in its own rows: how many samples there are."""
@@ -91,6 +91,11 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         return [tf.IndexedSlices(values, tf.reshape(row_of, [-1]), size)]
 
     return ctx.with_gradient([params], [result], backward)
+
+
+def counts_through_samples(op: Operator) -> bool:
+    """Tells whether an operator looks up rows of its own for each sample, by indices that count those of all."""
+    return SAMPLES in op.attrs and op.type in ("Gather", "GatherV2")
 
 
 def _own_rows(ctx: Lowering, params: Any, indices: Any) -> Any:

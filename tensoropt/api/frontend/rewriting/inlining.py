@@ -16,6 +16,7 @@ from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
 from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
+from tensoropt.graph.ops.random import numbers_skipped
 from tensoropt.graph.registry import has_rule, traits
 
 __all__ = ["CALL_HANDLERS", "SIZE_HANDLERS", "VARIABLE_HANDLERS", "choose", "guarded"]
@@ -261,7 +262,7 @@ def _looked_up(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | N
 def _read_and_skipped(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """The state of a ``tf.random.Generator``, and the write of the next one, by ops that devices have of a variable.
 
-    Numbers are TensorFlow's: Philox counts in 128 bits, and leaves 256 counts to each number that is drawn.
+    Numbers are TensorFlow's, of Philox, which counts in 128 bits.
     """
     state, algorithm, count = (scope.value(x) for x in op.inputs)
     if isinstance(state, VariableValue):
@@ -281,7 +282,7 @@ def _read_and_skipped(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Val
         if scope.guard is not None:
             count = tf.where(scope.guard, count, tf.zeros_like(count))
         low, high, key = tf.unstack(tf.bitcast(found, tf.uint64), num=3)
-        skipped = low + tf.cast(count, tf.uint64) * tf.constant(256, tf.uint64)
+        skipped = low + numbers_skipped(tf.cast(count, tf.uint64))
         carried = high + tf.cast(skipped < low, tf.uint64)
         value = tf.bitcast(tf.stack([skipped, carried, key]), tf.int64)
         return tf.raw_ops.AssignVariableOp(resource=handle, value=value)

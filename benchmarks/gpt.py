@@ -45,6 +45,7 @@ from benchmarks.arguments import output_file, positive
 from tensoropt.api.find.choosing import find_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.cluster.device import FUSIONS
@@ -275,7 +276,7 @@ def measure(
         said(f"{steps.micro_batches} micro-batches, {found.time_s:.4g} s: {phases}")
         return found
 
-    with phases.phase("search"):
+    with phases.phase("search"), collecting_new_objects():  # as find_strategy searches
         plan = None
         if micro_batches is None and not planner.fits(topology, limit.limit_bytes):
             plan = planner.fastest_split(topology, limit, plan_of, lambda found: found.time_s)

@@ -22,11 +22,16 @@ def ordered(config: Any) -> Any:
     TensorFlow's rewriting leaves out that an op waits for another one where it waits for what reads that, and then may
     have what reads it do something else: of a constant times a product of two, it takes the constant times the first.
     So a collective lost the one before it, and ranks met in different ones (TensorFlow 2.21).
+
+    It goes over a graph once, unless the given config says how often: a second time finds nothing that makes steps
+    faster, and takes a third of the time that a session takes to get ready.
     """
     own = tf.compat.v1.ConfigProto()
     if config is not None:
         own.CopyFrom(config)
-    own.graph_options.rewrite_options.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
+    rewriting = own.graph_options.rewrite_options
+    rewriting.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
+    rewriting.meta_optimizer_iterations = rewriting.meta_optimizer_iterations or rewriter_config_pb2.RewriterConfig.ONE
     return own
 
 

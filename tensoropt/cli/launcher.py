@@ -16,6 +16,7 @@ from typing import Literal
 from tensoropt.cli.hosts import Host
 from tensoropt.cli.output import UsageError
 from tensoropt.cluster.host import affinity
+from tensoropt.exec.engines.launch import is_launched
 
 __all__ = ["Launch", "Launcher", "environment", "find_launcher", "identified", "launch", "refuse_ranks", "threads_of"]
 
@@ -29,8 +30,6 @@ _KINDS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
     ("hydra", "MPICH", re.compile(r"HYDRA build details.*?Version:\s*(\d+[\w.]*)", re.S)),
     ("srun", "SLURM", re.compile(r"\bslurm(?:-wlm)?\s+(\d+[\w.]*)")),
 )
-# By which launchers number the ranks that they start.
-_OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 # What Open MPI passes to other hosts only if it is told to.
 _PASSED = re.compile(
     r"TENSOROPT_|TF_|KERAS_|OMP_|XLA_|CUDA_|NCCL_|HOROVOD_|MALLOC_|PYTHON|MPI4PY_|"
@@ -94,7 +93,7 @@ def refuse_ranks(caller: str) -> None:
     Raises:
         UsageError: a launcher has started it as a rank.
     """
-    if any(name in os.environ for name in _OF_RANKS):
+    if is_launched():
         raise UsageError(f"{caller}: this process is a rank of an MPI job already. Call it outside: it starts its own.")
 
 

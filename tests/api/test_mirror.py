@@ -394,6 +394,59 @@ def test_initializers_come_from_tensorflow_and_work(model: Model) -> None:
         assert np.abs(session.run(u)).max() > 0
 
 
+def _with_random_ops_in_branches_and_loops(to: Any) -> Any:
+    """The seeds of random ops between and after those, in a new graph of a seed."""
+    x, taken = to.placeholder(tf.float32, [4]), to.placeholder(tf.bool, [])
+
+    def noisy() -> Any:
+        return x + to.cond(taken, lambda: to.random_normal([4]), lambda: to.random_uniform([4]))
+
+    @tf.function
+    def traced(given: Any) -> Any:
+        return to.cond(taken, lambda: given + to.random_normal([4]), lambda: given)
+
+    between = [to.random_normal([])]
+    parts = [
+        lambda: to.cond(taken, noisy, lambda: x),
+        lambda: to.while_loop(lambda y: to.reduce_sum(y) < 3.0, lambda y: [y + to.random_uniform([4])], [x]),
+        lambda: to.map_fn(lambda y: y + to.random_normal([]), x),
+        lambda: to.switch_case(to.placeholder(tf.int32, []), [lambda: x + to.random_normal([4]), lambda: x]),
+        lambda: to.case([(taken, noisy)], default=noisy),
+        lambda: traced(x),
+    ]
+    for part in parts:
+        part()
+        between.append(to.random_normal([]))
+    return [(draw.op.get_attr("seed"), draw.op.get_attr("seed2")) for draw in _ops_that_draw(between)]
+
+
+def _ops_that_draw(tensors: Any) -> Iterator[Any]:
+    for tensor in tensors:
+        while tensor.op.type != "RandomStandardNormal":
+            tensor = tensor.op.inputs[0]
+        yield tensor
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_random_ops_in_branches_and_loops_count_as_the_script_says(model: Model, apart: bool) -> None:
+    before = v1.control_flow_v2_enabled()
+    (v1.enable_control_flow_v2 if apart else v1.disable_control_flow_v2)()
+    try:
+        with tf.Graph().as_default():
+            v1.set_random_seed(7)
+            expected = _with_random_ops_in_branches_and_loops(v1)
+    finally:
+        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
+    if apart:
+        tensoropt.disable_eager_execution()
+    try:
+        tensoropt.set_random_seed(7)
+        assert _with_random_ops_in_branches_and_loops(tensoropt) == expected
+    finally:
+        tensoropt.disable_control_flow_v2()
+    assert (expected[-1][1] == len(expected) - 1) == apart
+
+
 @pytest.mark.parametrize("set_seed", ["set_random_seed", "random.set_random_seed", "random.set_seed"])
 def test_seed_decides_random_ops(model: Model, set_seed: str) -> None:
     drawn = []

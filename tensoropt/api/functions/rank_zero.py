@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensoropt.api.functions.values import announced_by, bring_announced
-from tensoropt.api.session.job import Job, current_job
+from tensoropt.api.session.job import Job, asked_ranks, current_job
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.stages import working
 
@@ -33,7 +33,7 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
         CollectiveError: if not all ranks are here, or one fails in sending values.
     """
     job = current_job()
-    job.world.require_member("on_rank_0")
+    asked_ranks().require_member("on_rank_0")
     return alone(job, "on_rank_0", act)
 
 

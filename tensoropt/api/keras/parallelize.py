@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensoropt.api.arguments import JobArguments, check_names
 from tensoropt.errors import SessionError
+from tensoropt.exec.engines.launch import is_launched
 from tensoropt.stages import announce
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def parallelize(
     pins = layout_pins(layout_map, mesh, option)
     parallel = Parallel(model, option, find_strategy_arguments, pins, shard)
     if parallel.size == 1:
-        launched = "OMPI_COMM_WORLD_SIZE" in os.environ
-        announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
+        remedy = "" if is_launched() else ": start it with mpirun -n 2, or more"
+        announce(f"'{model.name}' trains on one process{remedy}")
     keras_internals.replace_steps(model, parallel.begin, parallel.step, parallel.end)
     keras_internals.replace_trainer(model, parallel, functools.partial(callbacks_on, parallel))
     setattr(model, _BUILT_IN, True)

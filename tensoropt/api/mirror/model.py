@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensoropt.api.mirror.augmented_assignment import give_variables_operators
+from tensoropt.api.mirror.random_counters import give_graphs_counters, mark_script_graph
 from tensoropt.api.mirror.shapes import give_sizes_values
 from tensoropt.errors import SessionError
 from tensoropt.terms import FEEDS, Terms
@@ -161,6 +162,8 @@ class Model:
 
         give_sizes_values()
         give_variables_operators()
+        give_graphs_counters()
+        mark_script_graph(graph)
         with graph.as_default():
             tf.compat.v1.get_variable_scope().set_use_resource(True)
         self._graph = graph

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import begin_model, current_model
+from tensoropt.api.mirror.random_counters import count_random_ops_apart
 from tensoropt.api.mirror.shapes import unknown_sizes_are_dimensions
 from tensoropt.errors import GraphError
 
@@ -27,6 +28,9 @@ __all__ = [
     "set_seed",
     "start_queue_runners",
 ]
+
+
+_is_version_1 = False  # whether the script has said so
 
 
 class Graph(tf.Graph):
@@ -65,18 +69,27 @@ class LearnModeKeys:
     INFER = "infer"
 
 
+def enable_resource_variables() -> None:
+    """Does nothing: variables are resource variables anyway, and tensors compare by identity."""
+
+
+disable_tensor_equality = enable_resource_variables
+
+
+def disable_control_flow_v2() -> None:
+    """Makes random ops in branches and loops count with those around them, as they do at first."""
+    count_random_ops_apart(False)
+
+
+def enable_control_flow_v2() -> None:
+    """Makes each branch and loop count its random ops anew. Which ops it is made of changes no other number."""
+    count_random_ops_apart(True)
+
+
 def disable_eager_execution() -> None:
-    """Does nothing, as other switches to what is so anyway.
-
-    Mirrored calls build a graph, variables are resource variables, tensors compare by identity in it, and which ops a
-    loop or a branch is made of changes no number.
-    """
-
-
-enable_resource_variables = disable_eager_execution
-disable_control_flow_v2 = disable_eager_execution
-enable_control_flow_v2 = disable_eager_execution
-disable_tensor_equality = disable_eager_execution
+    """Builds a graph, as mirrored calls do anyway; branches and loops are those of TensorFlow 2, whose call this is."""
+    if not _is_version_1:
+        enable_control_flow_v2()
 
 
 def disable_v2_tensorshape() -> None:
@@ -84,7 +97,12 @@ def disable_v2_tensorshape() -> None:
     unknown_sizes_are_dimensions(True)
 
 
-disable_v2_behavior = disable_v2_tensorshape  # all else that it asks for is so anyway
+def disable_v2_behavior() -> None:
+    """Makes sizes, and random ops in branches and loops, those of TensorFlow 1; all else that it asks for is so."""
+    global _is_version_1
+    _is_version_1 = True
+    disable_v2_tensorshape()
+    disable_control_flow_v2()
 
 
 def enable_v2_tensorshape() -> None:

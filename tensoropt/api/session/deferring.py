@@ -41,6 +41,7 @@ class Deferral:
         self._world = world
         self._model = model
         self._plan = plan
+        self._shares = shares
         self._fed = FedShapes(world, model, shares)
         self.initialized: list[Collection[str]] = []
 
@@ -70,7 +71,8 @@ class Deferral:
         given = self._model.terms.given
         how = f" {given} whole on every rank" if feed == "global" else ""
         if any(array.shape != shapes[name] for name, array in arrays.items()):
-            how = f": ranks are {given} different arrays, which are taken as shares of this batch"
+            what = "their shares" if self._shares else "different arrays, which are taken as shares"
+            how = f": ranks are {given} {what} of this batch"
         announce(f"find_strategy: goes on, for {sizes}{how}")
         with self._model.graph.as_default():  # of which the steps of the job are
             return self._plan.find(shapes, feed)

@@ -34,6 +34,7 @@ from tensoropt.api.session.variants import Variants
 from tensoropt.api.session.world import World
 from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, PlanError, SessionError
+from tensoropt.exec.engines.launch import is_launched
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.device_state import DeviceState
@@ -45,7 +46,7 @@ from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage, working
 
-__all__ = ["Job", "current_job", "graph_of", "job_beside", "job_of", "planned_as", "rehearsing"]
+__all__ = ["Job", "asked_ranks", "current_job", "graph_of", "job_beside", "job_of", "planned_as", "rehearsing"]
 
 _log = logging.getLogger("tensoropt")
 _Value = TypeVar("_Value")
@@ -503,6 +504,18 @@ _jobs = [Job()]
 def current_job() -> Job:
     """The job of this process, or the one beside it that is at work."""
     return _jobs[-1]
+
+
+def asked_ranks() -> World:
+    """The processes of the job, for a script that asks which one it is.
+
+    Before ``init`` this starts MPI, if a launcher started the process: else each rank would take itself for the only
+    one.
+    """
+    job = current_job()
+    if job.rehearsal is None and is_launched():
+        job.world.start()
+    return job.world
 
 
 @contextlib.contextmanager

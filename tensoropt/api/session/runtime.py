@@ -8,7 +8,7 @@ from typing import Any
 from tensoropt.api.arguments import as_topology
 from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.session import runs
-from tensoropt.api.session.job import current_job
+from tensoropt.api.session.job import asked_ranks, current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError
 from tensoropt.plan.plan import Plan
@@ -42,12 +42,12 @@ def init(topology: Topology | str | None = None, *, refresh: bool = False) -> To
 
 def world_rank() -> int:
     """This process's rank (``tensoropt.rank`` is TensorFlow's)."""
-    return current_job().world.rank
+    return asked_ranks().rank
 
 
 def world_size() -> int:
     """How many ranks the job has (``tensoropt.size`` is TensorFlow's)."""
-    return current_job().world.size
+    return asked_ranks().size
 
 
 def build_execution_graph(

@@ -234,6 +234,40 @@ def ranks_that_feed_other_sizes_are_told() -> None:
 
 
 @case
+def a_whole_batch_that_ranks_have_rounded_otherwise_is_no_share() -> None:
+    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    words = "must be fed the same on all", "differ by", "with other roundings"
+    for rows in (16, 12):  # in the first run, and in one of another size than was planned
+        feeds = _batch(rows, rows)
+        rounded = (feeds["x"] * (1.0 + 1e-6 * tensoropt.world_rank())).astype(np.float32)
+        raises(lambda noisy={**feeds, "x": rounded}: job.run(["loss", "train"], noisy), "Placeholder 'x'", *words)
+        close(*(each.run(["loss", "train"], feeds)[0] for each in (job, plain)), f"{rows} rows")
+    feeds = {"x": np.float32(np.zeros([16, 12])), "y": _batch(16, 1)["y"]}
+    feeds["x"][8:] = 1e-8  # which is small beside nothing of rank 0's
+    parts = {name: share(array) for name, array in feeds.items()}
+    close(job.run("loss", parts), plain.run("loss", feeds), "shares of small numbers")
+
+
+@case
+def parts_of_a_sparse_tensor_are_no_shares() -> None:
+    def make(m: Any) -> Model:
+        given = m.sparse_placeholder(m.float32, [6, 5], name="given")
+        w = m.get_variable("w", [5, 3], initializer=normal(m, 1))
+        loss = m.reduce_mean(m.square(m.sparse_tensor_dense_matmul(given, w)))
+        return {"given": given, "loss": loss, "train": m.train.GradientDescentOptimizer(0.1).minimize(loss)}
+
+    def fed(factor: float, column: int) -> dict[str, Any]:
+        places = np.array([[row, (row + column) % 5] for row in range(6)])
+        return {"given": tf.compat.v1.SparseTensorValue(places, np.full(6, factor, np.float32), [6, 5])}
+
+    job, plain, rank = _Open(make), Plain(make), tensoropt.world_rank()
+    raises(lambda: job.run(["loss", "train"], fed(1.0 + rank, 0)), "given/values", "a sparse or ragged tensor must be")
+    raises(lambda: job.run(["loss", "train"], fed(1.0, rank)), "given/indices", "a sparse or ragged tensor must be")
+    for number in range(3):
+        close(*(each.run(["loss", "train"], fed(2.0, number))[0] for each in (job, plain)), f"step {number}")
+
+
+@case
 def slots_go_on_whatever_the_first_batch_was() -> None:
     job, plain = _Open(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
     runs = [(["loss", "train"], _batch(rows, rows)) for rows in (23, 64, 5, 64, 23)]

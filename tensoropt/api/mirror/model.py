@@ -121,6 +121,7 @@ class Model:
         origins: the user's operations behind those of the graph, by name, where these are copies.
         producers: what ``tf.train``'s queues are made of (:class:`~tensoropt.api.mirror.producers.Producer`).
         terms: in which errors speak of its inputs.
+        parts: placeholders that are parts of sparse or ragged tensors, as far as such were fed.
         copies: for tensors of the user's behind those of the graph, by :func:`tensor_key`, the names of their copies.
 
     Invariants: a call's names are names of this model's graph; the graph's root variable scope makes resource
@@ -139,6 +140,7 @@ class Model:
         self.outside: Outside | None = None
         self.pins: Callable[[], Any] | None = None
         self.terms: Terms = FEEDS
+        self.parts: set[str] = set()
         self.origins: dict[str, Any] = {}
         self.copies: dict[Any, str] = {}
         self.producers: list[Any] = []

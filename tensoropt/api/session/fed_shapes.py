@@ -20,6 +20,9 @@ from tensoropt.graph.spec import TensorId
 
 __all__ = ["FedShapes"]
 
+_ROUNDED = 1e-3
+"""Relative: arrays whose numbers differ by less than this are taken for the same."""
+
 
 class FedShapes:
     """Whole shapes of what a job feeds to the placeholders of a model that leave sizes open.
@@ -121,14 +124,17 @@ class FedShapes:
         words = self._whole_model.terms
         differs = dict(zip(arrays, (sums != sums[0]).any(axis=0).tolist(), strict=True))
         for column, (name, array) in enumerate(arrays.items()):
-            if differs[name] and (self._shares is False or not array.shape):
+            is_part = name in self._whole_model.parts  # its indices count from the whole's beginning
+            if differs[name] and (self._shares is False or not array.shape or is_part):
                 held = written_holders(f"{number:#010x}" for number in sums[:, column].tolist())
                 what = "whole batch" if array.shape else "single number"
                 raise FeedError(
-                    f"{words.subject(name)}: a {what} must be the same on all {self._world.size} ranks. Got some with "
-                    f"the checksums {held}. {words.give.capitalize()} the same everywhere (seed what shuffles or "
-                    "draws it)."
+                    f"{words.subject(name)}: a {'sparse or ragged tensor' if is_part else what} must be the same on "
+                    f"all {self._world.size} ranks. Got some with the checksums {held}. {words.give.capitalize()} the "
+                    "same everywhere (seed what shuffles or draws it)."
                 )
+            if differs[name] and self._shares is None:
+                self._check_not_close(name, array)
         shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}
         found = {}
         for name, array in arrays.items():
@@ -137,6 +143,30 @@ class FedShapes:
             share = bool(array.shape) and (array.shape[0] != first if first is not None else array.shape[0] in shared)
             found[name] = (array.shape[0] * self._world.size, *array.shape[1:]) if share else array.shape
         return found
+
+    def _check_not_close(self, name: str, array: np.ndarray) -> None:
+        """Checks that an array is not another rank's but for rounding: no shares of a batch are so alike; collective.
+
+        Raises:
+            FeedError: on all ranks, if it is.
+        """
+        if array.dtype.kind != "f":
+            return
+        with current_watch().waiting("comparing what is fed"):
+            first = self._world.comm.bcast(array, root=0)
+            apart = np.abs(array.astype(np.float64) - first)
+            size = np.abs(first.astype(np.float64))
+            close = bool((apart <= _ROUNDED * size + _ROUNDED**2 * size.mean()).all())
+            found = self._world.comm.allgather((close, float(apart.max())))
+        if not all(is_close for is_close, _ in found):
+            return
+        words, most = self._whole_model.terms, max(difference for _, difference in found)
+        raise FeedError(
+            f"{words.subject(name)}: must be {words.given} the same on all {self._world.size} ranks, or each rank's "
+            f"share of the batch. Got arrays that differ by {most:.2g} at most, as if each rank had computed the same "
+            "batch with other roundings. Compute it alike everywhere (seed what it starts from), or on rank 0 into a "
+            "file that all ranks read."
+        )
 
 
 def _fits(declared: Any, shape: tuple[int, ...], size: int) -> bool:

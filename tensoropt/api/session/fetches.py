@@ -13,7 +13,7 @@ from tensorflow.python.framework.indexed_slices import IndexedSlicesValue
 from tensoropt.errors import FeedError
 from tensoropt.graph.registry import traits
 
-__all__ = ["flat_feeds", "nested_fetches"]
+__all__ = ["flat_feeds", "nested_fetches", "parts_fed"]
 
 _Build = Callable[[Sequence[Any]], Any]
 
@@ -61,6 +61,17 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
                     f"Feed '{part.name}': is {known.tolist()} in the model, got {np.asarray(given).tolist()}."
                 )
     return found
+
+
+def parts_fed(feed_dict: Mapping[Any, Any] | None) -> list[Any]:
+    """The tensors of sparse and ragged ones and of rows that are fed: what one of them has is to be seen by the others.
+
+    Raises:
+        FeedError: as :func:`flat_feeds`.
+    """
+    kinds = tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor
+    composite = {key: value for key, value in (feed_dict or {}).items() if isinstance(key, kinds)}
+    return [part for part, _ in flat_feeds(composite)]
 
 
 def _parts(ragged: Any) -> list[Any]:

@@ -84,6 +84,23 @@ def test_listing_1_of_the_paper_learns_as_printed(tmp_path: Path) -> None:
     assert float(losses[0][1]) < float(losses[0][0])
 
 
+_ASKED = 'print(f"ASKED {tensoropt.world_rank()} {tensoropt.world_size()}", flush=True)'
+_ALONE = 'tensoropt.on_rank_0(lambda: print("ALONE", flush=True))'
+_AFTER = 'print(f"AFTER {tensoropt.world_rank()} {tensoropt.world_size()} {topology.device_count}", flush=True)'
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("before_init", [[_ASKED, _ALONE], [_ALONE, _ASKED]])
+def test_a_script_may_ask_for_its_rank_before_init(tmp_path: Path, before_init: list[str]) -> None:
+    script = tmp_path / "asked.py"
+    lines = ["import tensoropt", *before_init, "topology = tensoropt.init()", _AFTER]
+    script.write_text("\n".join(lines), encoding="utf-8")
+    said = run_mpi(script, _RANKS, timeout=200).stdout
+    assert sorted(re.findall(r"ASKED \d+ \d+", said)) == [f"ASKED {rank} {_RANKS}" for rank in range(_RANKS)]
+    assert said.count("ALONE") == 1
+    assert sorted(re.findall(r"AFTER .*", said)) == [f"AFTER {rank} {_RANKS} {_RANKS}" for rank in range(_RANKS)]
+
+
 @pytest.mark.smoke
 def test_an_exception_on_one_rank_ends_a_training_job_with_its_traceback_first(tmp_path: Path) -> None:
     script = tmp_path / "listing.py"

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.mirror.random_counters import Turns
 from tensoropt.contrib.seq2seq_helpers import Helper
 from tensoropt.errors import GraphError
 
@@ -169,10 +170,10 @@ def _kept(finished: Any, old: Any, new: Any) -> Any:
 def _written_out(decoder: Decoder, steps: int, imputes: bool, scope: Any) -> tuple[Any, Any, Any]:
     finished, inputs, state = decoder.initialize()
     lengths = tf.zeros_like(finished, tf.int32)
-    states, rows = [state], []
+    states, rows, turns = [state], [], Turns()
     for number in range(steps):
         # Left and entered again, so that scopes inside are numbered anew.
-        with tf.compat.v1.variable_scope(scope, reuse=True if number else None):
+        with tf.compat.v1.variable_scope(scope, reuse=True if number else None), turns.turn(number):
             outputs, state, inputs, ended = _step(decoder, tf.constant(number), inputs, state, finished, imputes)
         lengths = tf.where(finished, lengths, tf.fill(tf.shape(lengths), number + 1))
         finished = ended

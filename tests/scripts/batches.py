@@ -241,7 +241,8 @@ def a_whole_batch_that_ranks_have_rounded_otherwise_is_no_share() -> None:
         feeds = _batch(rows, rows)
         rounded = (feeds["x"] * (1.0 + 1e-6 * tensoropt.world_rank())).astype(np.float32)
         raises(lambda noisy={**feeds, "x": rounded}: job.run(["loss", "train"], noisy), "Placeholder 'x'", *words)
-        close(*(each.run(["loss", "train"], feeds)[0] for each in (job, plain)), f"{rows} rows")
+        mine, theirs = (each.run(["loss", "train"], feeds)[0] for each in (job, plain))
+        close(mine, theirs, f"{rows} rows")
     feeds = {"x": np.float32(np.zeros([16, 12])), "y": _batch(16, 1)["y"]}
     feeds["x"][8:] = 1e-8  # which is small beside nothing of rank 0's
     parts = {name: share(array) for name, array in feeds.items()}
@@ -264,7 +265,8 @@ def parts_of_a_sparse_tensor_are_no_shares() -> None:
     raises(lambda: job.run(["loss", "train"], fed(1.0 + rank, 0)), "given/values", "a sparse or ragged tensor must be")
     raises(lambda: job.run(["loss", "train"], fed(1.0, rank)), "given/indices", "a sparse or ragged tensor must be")
     for number in range(3):
-        close(*(each.run(["loss", "train"], fed(2.0, number))[0] for each in (job, plain)), f"step {number}")
+        mine, theirs = (each.run(["loss", "train"], fed(2.0, number))[0] for each in (job, plain))
+        close(mine, theirs, f"step {number}")
 
 
 @case

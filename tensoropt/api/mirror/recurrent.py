@@ -7,12 +7,14 @@ known is written out, as devices split steps like any other operators.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.mirror.random_counters import Turns
 from tensoropt.errors import GraphError
 
 __all__ = ["bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn", "static_bidirectional_rnn", "static_rnn"]
@@ -124,7 +126,7 @@ def dynamic_rnn(
         with tf.compat.v1.variable_scope(scope or "rnn") as entered:
             columns = [tf.unstack(each, axis=axis) for each in flat]
             steps = [tf.nest.pack_sequence_as(inputs, list(step)) for step in zip(*columns, strict=True)]
-            outputs, state = _steps(cell, steps, initial_state, dtype, sequence_length, entered)
+            outputs, state = _steps(cell, steps, initial_state, dtype, sequence_length, entered, in_loop=True)
             return _map(lambda *each: tf.stack(each, axis), *outputs), state
 
 
@@ -172,9 +174,9 @@ def raw_rnn(
 
 
 def _steps(
-    cell: Any, inputs: list[Any], state: Any, dtype: Any, sequence_length: Any, scope: Any
+    cell: Any, inputs: list[Any], state: Any, dtype: Any, sequence_length: Any, scope: Any, *, in_loop: bool = False
 ) -> tuple[list[Any], Any]:
-    """The outputs of all steps, and the last state."""
+    """The outputs of all steps, which TensorFlow makes in a loop or writes out, too, and the last state."""
     first = tf.convert_to_tensor(tf.nest.flatten(inputs)[0])
     if state is None:
         if dtype is None:
@@ -193,11 +195,12 @@ def _steps(
                 f"RNN '{scope.name}': sequence_length must have one number for each of the batch. Got shape "
                 f"{ends.shape}."
             )
-    outputs = []
+    outputs, turns = [], Turns() if in_loop else None
     for number, given in enumerate(inputs):
         if number:
             scope.reuse_variables()
-        output, next_state = cell(given, state)
+        with contextlib.nullcontext() if turns is None else turns.turn(number):
+            output, next_state = cell(given, state)
         if ends is not None:
             is_over = ends <= number
             output = _map(lambda new, over=is_over: _selected(over, tf.zeros_like(new), new), output)

@@ -82,6 +82,34 @@ def test_dropout_of_a_cell(model: Model) -> None:
     assert ((one == 0) != (other == 0)).any()
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_random_ops_of_a_cell_count_once_and_each_step_draws_other_numbers(model: Model, seed: int | None) -> None:
+    def drawn_after(nn: Any, wrapper: Any, cells: Any) -> tuple[Any, list[int]]:
+        """The seed of an op after the network; the second seeds of those within, where they are written out."""
+        x = tf.zeros([4, _STEPS, 6])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cell = wrapper(cells.GRUCell(3), input_keep_prob=0.5, state_keep_prob=0.9, output_keep_prob=0.5, seed=seed)
+            nn.dynamic_rnn(cell, x, dtype=tf.float32)
+        graph = v1.get_default_graph()
+        drawing = (op for op in graph.get_operations() if op.type == "RandomUniform" and "dropout" in op.name)
+        within = [op.get_attr("seed2") for op in drawing]
+        return v1.get_seed(None), within
+
+    before = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default():
+            v1.set_random_seed(3)
+            expected, _ = drawn_after(v1.nn, rnn_cell_impl.DropoutWrapper, rnn_cell_impl)
+    finally:
+        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
+    tensoropt.set_random_seed(3)
+    seeds, within = drawn_after(tensoropt.nn, tensoropt.nn.rnn_cell.DropoutWrapper, tensoropt.nn.rnn_cell)
+    assert seeds == expected
+    assert len(within) == len(set(within)) == 3 * _STEPS
+
+
 def test_a_cell_of_ones_own_made_first(model: Model) -> None:
     class Sum(tensoropt.nn.rnn_cell.RNNCell):
         @property

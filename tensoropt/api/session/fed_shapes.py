@@ -20,8 +20,8 @@ from tensoropt.graph.spec import TensorId
 
 __all__ = ["FedShapes"]
 
-_ROUNDED = 1e-3
-"""Relative: arrays whose numbers differ by less than this are taken for the same."""
+_ROUNDED = 1e-4
+"""Relative: arrays whose numbers all differ by less than this are taken for one that ranks rounded otherwise."""
 
 
 class FedShapes:
@@ -133,8 +133,8 @@ class FedShapes:
                     f"all {self._world.size} ranks. Got some with the checksums {held}. {words.give.capitalize()} the "
                     "same everywhere (seed what shuffles or draws it)."
                 )
-            if differs[name] and self._shares is None:
-                self._check_not_close(name, array)
+        if self._shares is None:
+            self._check_not_rounded({name: array for name, array in arrays.items() if differs[name]})
         shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}
         found = {}
         for name, array in arrays.items():
@@ -144,28 +144,30 @@ class FedShapes:
             found[name] = (array.shape[0] * self._world.size, *array.shape[1:]) if share else array.shape
         return found
 
-    def _check_not_close(self, name: str, array: np.ndarray) -> None:
-        """Checks that an array is not another rank's but for rounding: no shares of a batch are so alike; collective.
+    def _check_not_rounded(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Checks that arrays that differ between ranks do so by more than roundings, as shares do; collective.
 
         Raises:
-            FeedError: on all ranks, if it is.
+            FeedError: on all ranks, if they do not.
         """
-        if array.dtype.kind != "f":
+        if not arrays or any(array.dtype.kind != "f" for array in arrays.values()):
             return
-        with current_watch().waiting("comparing what is fed"):
-            first = self._world.comm.bcast(array, root=0)
-            apart = np.abs(array.astype(np.float64) - first)
-            size = np.abs(first.astype(np.float64))
-            close = bool((apart <= _ROUNDED * size + _ROUNDED**2 * size.mean()).all())
-            found = self._world.comm.allgather((close, float(apart.max())))
-        if not all(is_close for is_close, _ in found):
-            return
-        words, most = self._whole_model.terms, max(difference for _, difference in found)
+        most = 0.0
+        for array in arrays.values():
+            with current_watch().waiting("comparing what is fed"):
+                first = self._world.comm.bcast(array, root=0).astype(np.float64)
+                apart, size = np.abs(array - first), np.abs(first)
+                is_close = bool((apart <= _ROUNDED * size + _ROUNDED**2 * size.mean()).all())
+                found = self._world.comm.allgather((is_close, float(apart.max())))
+            if not all(close for close, _ in found):
+                return
+            most = max(most, *(difference for _, difference in found))
+        words = self._whole_model.terms
         raise FeedError(
-            f"{words.subject(name)}: must be {words.given} the same on all {self._world.size} ranks, or each rank's "
-            f"share of the batch. Got arrays that differ by {most:.2g} at most, as if each rank had computed the same "
-            "batch with other roundings. Compute it alike everywhere (seed what it starts from), or on rank 0 into a "
-            "file that all ranks read."
+            f"{words.subject(min(arrays))}: must be {words.given} the same on all {self._world.size} ranks, or each "
+            f"rank's share of the batch. Got arrays that differ by {most:.2g} at most, as if each rank had computed "
+            "the same batch with other roundings. Compute it alike everywhere (seed what it starts from), or on rank 0 "
+            "into a file that all ranks read."
         )
 
 

@@ -81,6 +81,26 @@ def test_hosts_are_named_and_so_is_a_pipeline(caplog: pytest.LogCaptureFixture) 
     assert _outcome(caplog, several).startswith("no gain from 4 devices of 2 hosts, since ")
 
 
+def test_what_makes_a_plan_fit_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    four = preset("v100").with_device_count(4)
+    tensoropt.reset_default_graph()
+    hidden = tensoropt.placeholder(tensoropt.float32, [4096, 256])
+    for _ in range(8):
+        hidden = tensoropt.nn.gelu(tensoropt.layers.dense(hidden, 256))
+    tensoropt.GradientDescentOptimizer(0.1).minimize(tensoropt.reduce_mean(tensoropt.square(hidden)))
+    whole = tensoropt.find_strategy("mini_memory", topology=four)
+    for asked in ({"micro_batches": "auto"}, {"recompute": True}):
+        with caplog.at_level(logging.INFO, "tensoropt"):
+            plan = tensoropt.find_strategy(topology=four, memory_bytes=0.6 * whole.memory_bytes, **asked)
+        how = f" of {plan.micro_batches} micro-batches" * (plan.micro_batches > 1)
+        how += f", {len(plan.again)} operators made again" * bool(plan.again)
+        assert how and re.fullmatch(
+            rf"mini_time on 4 devices: \S+ \S+ a step{how}, one device does not hold it, "
+            r"data parallelism does not fit, \S+ \S+ a device",
+            caplog.messages[-1],
+        )
+
+
 def test_fewer_devices_are_compared_among_themselves(caplog: pytest.LogCaptureFixture) -> None:
     _model(64, 64)
     assert _outcome(caplog, preset("v100").with_device_count(4), "mini_parallelism").startswith(

@@ -86,14 +86,25 @@ def test_listing_1_of_the_paper_learns_as_printed(tmp_path: Path) -> None:
 
 _ASKED = 'print(f"ASKED {tensoropt.world_rank()} {tensoropt.world_size()}", flush=True)'
 _ALONE = 'tensoropt.on_rank_0(lambda: print("ALONE", flush=True))'
-_AFTER = 'print(f"AFTER {tensoropt.world_rank()} {tensoropt.world_size()} {topology.device_count}", flush=True)'
+_BY_INIT = "count = tensoropt.init().device_count"
+_BY_A_STEP = """
+import numpy, tensorflow
+total = tensorflow.Variable(0.0)
+
+@tensoropt.function
+def step(x):
+    return total.assign_add(tensorflow.reduce_sum(x))
+
+count = int(step(numpy.ones(tensoropt.world_size(), numpy.float32)))
+"""
+_AFTER = 'print(f"AFTER {tensoropt.world_rank()} {tensoropt.world_size()} {count}", flush=True)'
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("before_init", [[_ASKED, _ALONE], [_ALONE, _ASKED]])
-def test_a_script_may_ask_for_its_rank_before_init(tmp_path: Path, before_init: list[str]) -> None:
+@pytest.mark.parametrize(("before", "begins"), [([_ASKED, _ALONE], _BY_INIT), ([_ALONE, _ASKED], _BY_A_STEP)])
+def test_a_script_may_ask_for_its_rank_before_the_job_begins(tmp_path: Path, before: list[str], begins: str) -> None:
     script = tmp_path / "asked.py"
-    lines = ["import tensoropt", *before_init, "topology = tensoropt.init()", _AFTER]
+    lines = ["import tensoropt", *before, begins, _AFTER]
     script.write_text("\n".join(lines), encoding="utf-8")
     said = run_mpi(script, _RANKS, timeout=200).stdout
     assert sorted(re.findall(r"ASKED \d+ \d+", said)) == [f"ASKED {rank} {_RANKS}" for rank in range(_RANKS)]

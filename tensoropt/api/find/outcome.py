@@ -39,7 +39,8 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
     if devices == 1:
         return f"{plan.option} on {where}: {_seconds(plan.time_s)} a step, {memory}"
     common = None if planner.is_pinned else _data_parallelism(planner, part)  # which holds all variables whole
-    alone_s = planner.alone_seconds(topology, float(str(plan.notes["memory_limit_bytes"])))
+    limit_bytes = float(str(plan.notes["memory_limit_bytes"]))
+    alone_s = planner.alone_seconds(topology, limit_bytes)
     if alone_s is not None and alone_s <= plan.time_s * (1 + _ALIKE) and plan.option != _MINI_MEMORY:
         since = ""
         if common is not None:
@@ -57,8 +58,12 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
         alone += f" in {plan.notes['rounds']} rounds" if "rounds" in plan.notes else ""
     beside = None
     if common is not None and plan.option != DATA_PARALLEL:
-        beside = _beside(float(common.frontier.time_s[0]), plan, "data parallelism")
+        fits = common.frontier.memory_bytes[0] <= limit_bytes
+        step_s = float(common.frontier.time_s[0])
+        beside = _beside(step_s, plan, "data parallelism") if fits else "data parallelism does not fit"
     said = f"{plan.option} on {where}: {_seconds(plan.time_s)} a step"
+    said += f" of {plan.micro_batches} micro-batches" if plan.micro_batches > 1 and pipeline is None else ""
+    said += f", {len(plan.again)} operators made again" if plan.again else ""
     return ", ".join(filter(None, (said, alone, beside, memory)))
 
 

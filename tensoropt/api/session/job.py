@@ -93,7 +93,7 @@ class Job:
 
     def start_once(self) -> None:
         """Starts MPI and collects the hardware, if nobody did."""
-        if self.world.comm is None:
+        if self.world.comm is None or self.topology is None:  # MPI alone, for a script that asked for its rank
             self.start(None, False)
 
     def _start(self, topology: Topology | None, refresh: bool, what: str) -> Topology:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,8 +19,6 @@ from tensoropt.exec.program.feeding import checked_array, checksum
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["FedShapes"]
-
-_log = logging.getLogger("tensoropt")
 
 _ROUNDED = 1e-4
 """Relative: arrays whose numbers all differ by less than this are taken for one that ranks rounded otherwise."""
@@ -136,8 +133,6 @@ class FedShapes:
                     f"all {self._world.size} ranks. Got some with the checksums {held}. {words.give.capitalize()} the "
                     "same everywhere (seed what shuffles or draws it)."
                 )
-        if self._shares and not any(differs[name] for name, array in arrays.items() if array.shape):
-            _log.warning("every rank is %s the same rows as its share of a batch, which has them so often", words.given)
         if self._shares is None:
             self._check_not_rounded({name: array for name, array in arrays.items() if differs[name]})
         shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}

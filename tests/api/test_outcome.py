@@ -11,6 +11,7 @@ import pytest
 import tensoropt
 from tensoropt.cluster import Level, Topology
 from tensoropt.cluster.presets import preset
+from tensoropt.plan.plan import Plan
 
 pytestmark = pytest.mark.tf
 
@@ -92,6 +93,7 @@ def test_what_makes_a_plan_fit_is_told(caplog: pytest.LogCaptureFixture) -> None
     for asked in ({"micro_batches": "auto"}, {"recompute": True}):
         with caplog.at_level(logging.INFO, "tensoropt"):
             plan = tensoropt.find_strategy(topology=four, memory_bytes=0.6 * whole.memory_bytes, **asked)
+        assert isinstance(plan, Plan)
         how = f" of {plan.micro_batches} micro-batches" * (plan.micro_batches > 1)
         how += f", {len(plan.again)} operators made again" * bool(plan.again)
         assert how and re.fullmatch(

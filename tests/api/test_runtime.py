@@ -101,7 +101,11 @@ _AFTER = 'print(f"AFTER {tensoropt.world_rank()} {tensoropt.world_size()} {count
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(("before", "begins"), [([_ASKED, _ALONE], _BY_INIT), ([_ALONE, _ASKED], _BY_A_STEP)])
+@pytest.mark.parametrize(
+    ("before", "begins"),
+    [([_ASKED, _ALONE], _BY_INIT), ([_ALONE, _ASKED], _BY_A_STEP)],
+    ids=["by init", "by a step"],
+)
 def test_a_script_may_ask_for_its_rank_before_the_job_begins(tmp_path: Path, before: list[str], begins: str) -> None:
     script = tmp_path / "asked.py"
     lines = ["import tensoropt", *before, begins, _AFTER]

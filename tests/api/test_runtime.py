@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.case_jobs import check_case, failures_of, jobs_of
-from tests.effort import EVERY_CASE
+from tests.effort import EVERY_CASE, left_to_ci
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -103,8 +103,10 @@ _AFTER = 'print(f"AFTER {tensoropt.world_rank()} {tensoropt.world_size()} {count
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("before", "begins"),
-    [([_ASKED, _ALONE], _BY_INIT), ([_ALONE, _ASKED], _BY_A_STEP)],
-    ids=["by init", "by a step"],
+    [
+        pytest.param([_ALONE, _ASKED], _BY_A_STEP, id="by a step"),
+        pytest.param([_ASKED, _ALONE], _BY_INIT, id="by init", marks=left_to_ci("one more job of its own")),
+    ],
 )
 def test_a_script_may_ask_for_its_rank_before_the_job_begins(tmp_path: Path, before: list[str], begins: str) -> None:
     script = tmp_path / "asked.py"

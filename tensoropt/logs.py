@@ -12,7 +12,7 @@ import sys
 from tensoropt.errors import SessionError, did_you_mean
 from tensoropt.storage.document import printable
 
-__all__ = ["LEVELS", "LOG_VARIABLE", "is_speaker", "log_level", "set_up_logging"]
+__all__ = ["LEVELS", "LOG_VARIABLE", "is_speaker", "launched_rank", "log_level", "set_up_logging"]
 
 LOG_VARIABLE = "TENSOROPT_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -70,7 +70,7 @@ def is_speaker() -> bool:
     return _handler.rank == 0
 
 
-def _launched_rank() -> int:
+def launched_rank() -> int:
     """The rank by which this process was started; 0 for one that no launcher numbers."""
     found = [os.environ[name] for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()]
     return int(found[0]) if found else 0
@@ -81,7 +81,7 @@ class _Handler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rank = _launched_rank()
+        self.rank = launched_rank()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if logging.getLogger().handlers or any(handler is not self for handler in _log.handlers):

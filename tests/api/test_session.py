@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from tensoropt.api.session.world import World
 
 pytestmark = pytest.mark.tf
 
@@ -49,6 +52,15 @@ def output() -> str:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_the_first_rank_alone_does_goes_by_the_launcher_before_mpi(
+    monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+    assert World().rank == rank
+    assert World(comm=SimpleNamespace(rank=1, size=2)).rank == 1
 
 
 def test_planning_for_a_preset_needs_no_mpi(output: str) -> None:

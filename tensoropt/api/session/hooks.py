@@ -16,7 +16,7 @@ from tensorflow.python.training import training_util
 
 from tensoropt.api.mirror.global_step import get_global_step
 from tensoropt.api.mirror.model import current_model
-from tensoropt.api.session.job import asked_ranks, current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.api.session.scaffold import default_saver
 from tensoropt.api.session.summary_writer import FileWriterCache
 
@@ -38,7 +38,7 @@ def logs_on_rank_0() -> Iterator[None]:
     """A context in which TensorFlow's logger is silent on all ranks but the first."""
     logger = logging.getLogger("tensorflow")
     before = logger.disabled
-    logger.disabled = before or asked_ranks().rank != 0
+    logger.disabled = before or current_job().world.rank != 0
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.api.find.plans import loaded
-from tensoropt.api.session.job import asked_ranks, graph_of
+from tensoropt.api.session.job import current_job, graph_of
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.registry import traits
 from tensoropt.layout import coarsen, tensor_map
@@ -100,7 +100,7 @@ def show_strategy(plan: Plan | str | os.PathLike[str], console: Console | None =
         StrategyTable.of(given).show(console)
         return
     rows = strategy_rows(given)
-    if asked_ranks().rank:
+    if current_job().world.rank:
         return
     title = (
         f"{given.option} on {given.mesh.size} devices: {given.time_s * 1e3:.3g} ms per step and "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
-from tensoropt.api.session.job import asked_ranks, current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.errors import SessionError
 
 __all__ = ["FileWriter", "FileWriterCache"]
@@ -47,7 +47,7 @@ class _Events:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if asked_ranks().rank != 0:
+        if current_job().world.rank != 0:
             return
         if self._file is None:
             with tf.Graph().as_default():  # it cannot be made in eager mode

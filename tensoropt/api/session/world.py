@@ -14,7 +14,7 @@ from tensoropt.errors import CollectiveError, SessionError, TensorOptError
 from tensoropt.exec.engines.guard import Guard, note_told
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.watch import current_watch
-from tensoropt.logs import set_up_logging
+from tensoropt.logs import launched_rank, set_up_logging
 from tensoropt.stages import working
 
 __all__ = ["World"]
@@ -40,8 +40,8 @@ class World:
 
     @property
     def rank(self) -> int:
-        """This process's rank; 0 before MPI has started."""
-        return 0 if self.comm is None else int(self.comm.rank)
+        """This process's rank; before MPI has started, that by which a launcher started the process, or 0."""
+        return launched_rank() if self.comm is None else int(self.comm.rank)
 
     @property
     def size(self) -> int:

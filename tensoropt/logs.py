@@ -12,13 +12,14 @@ import sys
 from tensoropt.errors import SessionError, did_you_mean
 from tensoropt.storage.document import printable
 
-__all__ = ["LEVELS", "LOG_VARIABLE", "is_speaker", "launched_rank", "log_level", "set_up_logging"]
+__all__ = ["LEVELS", "LOG_VARIABLE", "is_launched", "is_speaker", "launched_rank", "log_level", "set_up_logging"]
 
 LOG_VARIABLE = "TENSOROPT_LOG"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _DEFAULT = "info"
-# What launchers call a process's rank, for what is said before MPI is started.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+# What launchers of MPI call a process's rank, for what is said and done before MPI is started.
+_MPI_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_RANK_VARIABLES = (*_MPI_RANK_VARIABLES, "SLURM_PROCID")
 
 _log = logging.getLogger("tensoropt")
 
@@ -68,6 +69,11 @@ def set_up_logging(rank: int | None = None) -> None:
 def is_speaker() -> bool:
     """Tells whether this rank is the one that logs."""
     return _handler.rank == 0
+
+
+def is_launched() -> bool:
+    """Tells whether a launcher of MPI started this process as a rank."""
+    return any(name in os.environ for name in _MPI_RANK_VARIABLES)
 
 
 def launched_rank() -> int:

@@ -16,7 +16,7 @@ from typing import Literal
 from tensoropt.cli.hosts import Host
 from tensoropt.cli.output import UsageError
 from tensoropt.cluster.host import affinity
-from tensoropt.exec.engines.launch import is_launched
+from tensoropt.logs import is_launched
 
 __all__ = ["Launch", "Launcher", "environment", "find_launcher", "identified", "launch", "refuse_ranks", "threads_of"]
 

@@ -28,6 +28,7 @@ from tensoropt.api.mirror.namespaces import (
     VERSION_1_ONLY,
 )
 from tensoropt.errors import GraphError, SessionError
+from tests.control_flow import control_flow_v2
 
 pytestmark = pytest.mark.tf
 
@@ -429,14 +430,9 @@ def _ops_that_draw(tensors: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_random_ops_in_branches_and_loops_count_as_the_script_says(model: Model, apart: bool) -> None:
-    before = v1.control_flow_v2_enabled()
-    (v1.enable_control_flow_v2 if apart else v1.disable_control_flow_v2)()
-    try:
-        with tf.Graph().as_default():
-            v1.set_random_seed(7)
-            expected = _with_random_ops_in_branches_and_loops(v1)
-    finally:
-        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
+    with control_flow_v2(apart), tf.Graph().as_default():
+        v1.set_random_seed(7)
+        expected = _with_random_ops_in_branches_and_loops(v1)
     if apart:
         tensoropt.disable_eager_execution()
     try:

@@ -13,6 +13,7 @@ from tensorflow.python.ops import rnn_cell_impl
 import tensoropt
 from tensoropt.api.mirror.model import Model, leave_graph
 from tensoropt.errors import GraphError
+from tests.control_flow import control_flow_v2
 from tests.effort import THOROUGH, left_to_ci
 
 pytestmark = pytest.mark.tf
@@ -96,14 +97,9 @@ def test_random_ops_of_a_cell_count_once_and_each_step_draws_other_numbers(model
         within = [op.get_attr("seed2") for op in drawing]
         return v1.get_seed(None), within
 
-    before = v1.control_flow_v2_enabled()
-    v1.disable_control_flow_v2()
-    try:
-        with tf.Graph().as_default():
-            v1.set_random_seed(3)
-            expected, _ = drawn_after(v1.nn, rnn_cell_impl.DropoutWrapper, rnn_cell_impl)
-    finally:
-        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
+    with control_flow_v2(False), tf.Graph().as_default():
+        v1.set_random_seed(3)
+        expected, _ = drawn_after(v1.nn, rnn_cell_impl.DropoutWrapper, rnn_cell_impl)
     tensoropt.set_random_seed(3)
     seeds, within = drawn_after(tensoropt.nn, tensoropt.nn.rnn_cell.DropoutWrapper, tensoropt.nn.rnn_cell)
     assert seeds == expected

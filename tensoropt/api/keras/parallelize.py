@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensoropt.api.arguments import JobArguments, check_names
 from tensoropt.errors import SessionError
-from tensoropt.exec.engines.launch import is_launched
+from tensoropt.logs import is_launched
 from tensoropt.stages import announce
 
 if TYPE_CHECKING:

@@ -81,8 +81,7 @@ def _counters() -> Any:
     """How many random ops each graph has, by graph."""
     from tensorflow.python.framework import random_seed
 
-    counters: Any = random_seed
-    return counters._graph_to_seed_dict
+    return random_seed._graph_to_seed_dict
 
 
 def give_graphs_counters() -> None:
@@ -113,6 +112,5 @@ def give_graphs_counters() -> None:
         def __setitem__(self, graph: Any, count: int) -> None:
             super().__setitem__(counting(graph), count)
 
-    known: Any = random_seed
-    known._graph_to_seed_dict = Counters(known._graph_to_seed_dict)
+    random_seed._graph_to_seed_dict = Counters(_counters())
     _is_done = True

@@ -34,7 +34,6 @@ from tensoropt.api.session.variants import Variants
 from tensoropt.api.session.world import World
 from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, PlanError, SessionError
-from tensoropt.exec.engines.launch import is_launched
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.device_state import DeviceState
@@ -42,6 +41,7 @@ from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch, groups_read_together
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
+from tensoropt.logs import is_launched
 from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage, working

@@ -27,7 +27,6 @@ __all__ = [
     "agree",
     "agree_on_success",
     "install_abort_hook",
-    "is_launched",
     "keep_first_ranks",
     "mpi_settings",
     "mpi_version",
@@ -40,18 +39,11 @@ MPI_DEFAULTS = {"OMPI_MCA_btl_tcp_flags": "send,inplace"}
 """The variables that are set before MPI starts, unless the user has set them."""
 # What the names of variables begin with that say how MPI moves messages.
 _MPI_SETTINGS = ("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mpi_yield", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_")
-# By which launchers number the ranks that they start.
-_RANK_NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
 
 
 # The world; after others were found to be surplus, the ranks that go on. As much this process's as MPI's own world is.
 _world: Any = None
-
-
-def is_launched() -> bool:
-    """Tells whether a launcher of MPI started this process as a rank."""
-    return any(name in os.environ for name in _RANK_NUMBERS)
 
 
 def start_mpi() -> Any:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tensoropt.errors import CollectiveError, EngineError
+from tests.control_flow import control_flow_v2
 from tests.thread_world import ThreadEngine, ThreadWorld, run_threads, session_config
 
 pytestmark = pytest.mark.tf
@@ -113,15 +114,10 @@ def test_program_in_two_graphs_is_an_error(engine: ThreadEngine) -> None:
 def test_collective_in_control_flow_is_an_error(engine: ThreadEngine) -> None:
     with tf.Graph().as_default(), engine.program():
         flag = tf.compat.v1.placeholder(tf.bool, [])
-        for control_flow_v2 in (False, True):
-            switch = tf.compat.v1.enable_control_flow_v2 if control_flow_v2 else tf.compat.v1.disable_control_flow_v2
-            before = tf.compat.v1.control_flow_v2_enabled()
-            switch()
-            try:
-                with pytest.raises(CollectiveError, match=r"Got one in a branch, loop or function"):
-                    tf.cond(flag, lambda: engine.all_reduce(tf.zeros([]), (0,)), lambda: tf.zeros([]))
-            finally:
-                (tf.compat.v1.enable_control_flow_v2 if before else tf.compat.v1.disable_control_flow_v2)()
+        for as_functions in (False, True):
+            refused = pytest.raises(CollectiveError, match=r"Got one in a branch, loop or function")
+            with control_flow_v2(as_functions), refused:
+                tf.cond(flag, lambda: engine.all_reduce(tf.zeros([]), (0,)), lambda: tf.zeros([]))
 
 
 def test_group_of_one_emits_no_collective(engine: ThreadEngine) -> None:

@@ -13,8 +13,8 @@ from tests.mpi_support import MpiRunError, result_of, run_mpi
 pytestmark = pytest.mark.mpi
 
 _PROGRAM = Path(__file__).resolve().parent.parent / "scripts" / "held_memory.py"
-# Of 340 MB more that whole batches take. What TensorFlow has besides varies by some 10 MB, and at times by 140.
-_SLACK_BYTES = 160_000_000
+# Of 1,500 MB more that whole batches take: where memory is short the C library finds some hundred that it kept free.
+_SLACK_BYTES = 400_000_000
 
 
 def _trained(kind: str, steps: str, most_bytes: int = 0) -> Any:

@@ -25,8 +25,8 @@ import tensorflow as tf
 import tensoropt as to
 from tensoropt.api.session.job import current_job
 
-_ROWS, _FEATURES, _WIDTH, _LAYERS, _STEPS = 65536, 32, 128, 16, 2
-_LIMIT_BYTES = 96 * 2**20
+_ROWS, _FEATURES, _WIDTH, _LAYERS, _STEPS = 131072, 32, 128, 16, 2
+_LIMIT_BYTES = 192 * 2**20
 
 
 def data_bytes() -> int:

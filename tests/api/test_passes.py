@@ -102,6 +102,22 @@ def test_to_static_shapes_writes_branches_and_loops_out(model: Model) -> None:
     assert types.count("Mul") == 3 and not {"If", "While", "StatelessIf", "StatelessWhile"} & set(types)
 
 
+def test_to_static_shapes_writes_loops_out_that_data_end_and_gradients_flow_through(model: Model) -> None:
+    x, ends = to.placeholder(to.float32, [3, 2], name="x"), to.placeholder(to.int32, [], name="ends")
+    w = to.get_variable("w", [2], initializer=to.zeros_initializer())
+    rows = to.TensorArray(to.float32, 3, element_shape=[2]).unstack(x)
+
+    def turn(i: Any, y: Any, rows: Any) -> Any:
+        return i + 1, y * w + rows.read(i), rows
+
+    _, y, _ = to.while_loop(lambda i, *_: i < ends, turn, [0, to.zeros([2]), rows], maximum_iterations=3)
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(y))
+    types = [line.split(" = ")[1].split("(")[0] for line in _after("to_static_shapes")]
+    assert types.count("Mul") == 3 and "StatelessWhile" not in types
+    # The rows are read from one list, and only what is read has a gate.
+    assert types.count("Unpack") == 1 and types.count("IdentityN") <= 9
+
+
 def test_to_static_shapes_keeps_the_shapes_that_turns_of_a_loop_keep(model: Model) -> None:
     x = to.placeholder(to.float32, [None, 2], name="x")
     w = to.get_variable("w", [2, 2])

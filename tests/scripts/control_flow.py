@@ -124,6 +124,35 @@ def loops_of_so_many_turns_as_data_say() -> None:
 
 
 @core_case
+def lists_in_loops_of_so_many_turns_as_data_say() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        w, steps = made["w"], m.unstack(made["x"], axis=1)
+        ends = tf.cast(made["n"][0], tf.int32)
+
+        def array(shape: Sequence[int]) -> Any:
+            return m.TensorArray(m.float32, _STEPS, element_shape=shape, clear_after_read=False)
+
+        given, read = array([_WIDTH]).unstack(made["x"][0]), array([BATCH, _WIDTH]).unstack(tf.stack(steps))
+        written = array([BATCH, _WIDTH])
+
+        def body(i: Any, y: Any, others: Any, written: Any) -> Any:
+            # In turns that are not taken the gradient of the root is infinite.
+            left = tf.cast(tf.maximum(ends - i, 0), tf.float32)
+            y = tf.matmul(tf.tanh(y), w) * tf.sqrt(left * tf.reduce_mean(tf.square(w))) + read.read(i)
+            y += m.cond(tf.reduce_sum(y) > 0, lambda: others.read(i) + 0 * y, lambda: others.read(i) - written.read(0))
+            return i + 1, y, others, written.write(i, y)
+
+        zero = tf.zeros([BATCH, _WIDTH])
+        carried = [0, zero, given, written.write(0, zero + 1.0)]
+        _, y, others, written = m.while_loop(lambda i, *_: i < ends, body, carried, maximum_iterations=_STEPS)
+        # What a branch passes on is what it was given.
+        z = m.cond(tf.reduce_sum(y) > 0, lambda: y, lambda: y)
+        return tf.reduce_sum(written.stack(), 0) * 0.1 + z + others.read(1)
+
+    check(build, "n")
+
+
+@core_case
 def branches_that_compute() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w = made["x"][:, 0], made["w"]

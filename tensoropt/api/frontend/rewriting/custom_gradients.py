@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -153,7 +154,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
     The side that is not taken of a branch has gradients of 0, and 0 times what is infinite there would be NaN.
     """
     if isinstance(value, TensorList):
-        return value.map(lambda x: gated(rewriter, x, condition, of, scope))
+        return replace(value, conditions=(*value.conditions, condition))  # few of its tensors are read
     if isinstance(value, VariableValue) or not is_differentiable(value.dtype):
         return value
     if rewriter.probing or rewriter.known.value(value) is not None:
@@ -167,6 +168,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
         name = rewriter.free(f"{scope.prefix}{of.name}/gate")
         made = _traced(rewriter, of, name, [value, condition], 1, body=body, results=[result], wrt=[0])
         rewriter.gates[value.name, condition.name] = made[0]
+        rewriter.gated[made[0].name] = (value, condition)
     return rewriter.gates[value.name, condition.name]
 
 

@@ -125,11 +125,24 @@ def choose(rewriter: Rewriter, condition: Any, one: Value, other: Value, op: Any
             raise CannotRewrite("its branches give lists of different lengths")
         return chosen
     a, b = rewriter.tensor(one, op), rewriter.tensor(other, op)
+    passed_on, always = _before_gate(rewriter, a, condition, holds=True), _before_gate(rewriter, b, condition)
+    if passed_on is b or passed_on is always:
+        return passed_on
     if a.dtype in (tf.resource, tf.variant) or not a.shape.is_compatible_with(b.shape):
         raise CannotRewrite("its branches give tensors that cannot be chosen from")
     if a.shape.rank is None or (a.shape.rank != b.shape.rank):
         raise CannotRewrite("its branches give tensors of unknown shapes")
     return rewriter.build(tf.where, condition, a, b, of=op, scope=scope, name="choice")
+
+
+def _before_gate(rewriter: Rewriter, tensor: Any, condition: Any, *, holds: bool = False) -> Any:
+    """What a tensor is where a condition holds, or does not, without the gate that this makes superfluous."""
+    value, gate = rewriter.gated.get(tensor.name, (tensor, None))
+    if gate is None:
+        return tensor
+    if not holds and gate.op.type == "LogicalNot":
+        return value if gate.op.inputs[0] is condition else tensor
+    return value if holds and gate is condition else tensor
 
 
 def check(rewriter: Rewriter, function: Any) -> None:

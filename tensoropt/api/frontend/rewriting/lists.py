@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.rewriter import Handler, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value
 
@@ -30,14 +32,15 @@ def items_of(rewriter: Rewriter, value: TensorList, op: Any, scope: Scope) -> tu
 
 def materialize(rewriter: Rewriter, op: Any, value: TensorList) -> Any:
     """The list as TensorFlow's own tensor."""
+    given = value.map(lambda x: _gated(rewriter, value, x, op, Scope(op.graph)))
 
     def make() -> Any:
-        if value.source is not None:
-            return tf.raw_ops.TensorListFromTensor(tensor=value.source, element_shape=_extents(value.shape))
+        if given.source is not None:
+            return tf.raw_ops.TensorListFromTensor(tensor=given.source, element_shape=_extents(value.shape))
         made = tf.raw_ops.TensorListReserve(
             element_shape=_extents(value.shape), num_elements=len(value), element_dtype=value.dtype
         )
-        for index, item in enumerate(value.items):
+        for index, item in enumerate(given.items):
             if item is not None:
                 made = tf.raw_ops.TensorListSetItem(input_handle=made, index=index, item=item)
         return made
@@ -51,17 +54,29 @@ def chosen_list(
     """The list of which each tensor is chosen by a condition; None if the two have not the same length."""
     if len(one) != len(other):
         return None
+    shared = tuple(a for a, b in zip(one.conditions, other.conditions, strict=False) if a is b)
     if one.source is not None and one.source is other.source:
-        return one
+        return replace(one, conditions=shared)
+    own, others = (replace(each, conditions=each.conditions[len(shared) :]) for each in (one, other))
     items = []
     for a, b in zip(items_of(rewriter, one, op, scope), items_of(rewriter, other, op, scope), strict=True):
         if a is b:
             items.append(a)
             continue
         zeros = _zeros(rewriter, b if a is None else a, op)  # what TensorFlow gives where nothing was written
-        sides = (zeros if a is None else a, zeros if b is None else b)
+        sides = (
+            zeros if a is None else _gated(rewriter, own, a, op, scope),
+            zeros if b is None else _gated(rewriter, others, b, op, scope),
+        )
         items.append(rewriter.build(tf.where, condition, *sides, of=op, scope=scope, name="choice"))
-    return one.with_items(items)
+    return replace(one, items=tuple(items), source=None, conditions=shared)
+
+
+def _gated(rewriter: Rewriter, value: TensorList, read: Any, op: Any, scope: Scope) -> Any:
+    """What was read from a list, with gradients that count under the list's conditions."""
+    for condition in value.conditions:
+        read = gated(rewriter, read, condition, op, scope)
+    return read
 
 
 def _zeros(rewriter: Rewriter, like: Any, op: Any) -> Any:
@@ -268,7 +283,12 @@ def _of_list(handler: Callable[..., Sequence[Value] | None]) -> Handler:
 
     def handle(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
         value, *rest = _operands(op, scope)
-        return handler(rewriter, op, scope, value, *rest) if isinstance(value, TensorList) else None
+        if not isinstance(value, TensorList):
+            return None
+        found = handler(rewriter, op, scope, value, *rest)
+        if found is None:
+            return None
+        return [x if isinstance(x, TensorList) else _gated(rewriter, value, x, op, scope) for x in found]
 
     return handle
 

@@ -134,6 +134,9 @@ def _unrolled(
             state, results = made, dict(made)
             continue
         for place, value in made.items():
+            if isinstance(value, TensorList) and not rewriter.user.is_read(op.outputs[place]):
+                state[place] = results[place] = value  # what TensorFlow's own gradient reads: longer with each turn
+                continue
             results[place] = choose(rewriter, running, value, results[place], op, scope)
             # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
             known = isinstance(value, tf.Tensor) and rewriter.known.value(value) is not None

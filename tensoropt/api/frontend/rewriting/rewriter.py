@@ -156,6 +156,7 @@ class Rewriter:
         effects: ops that were made and that have an effect, in order.
         branch_reads: ops of branches that were made and that read a variable, by the handle's name.
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
+        gated: the tensor and the condition of each of those, by name.
         rows: the rows of tensors, by their names.
     """
 
@@ -169,6 +170,7 @@ class Rewriter:
         self.effects: list[Any] = []
         self.branch_reads: dict[str, list[Any]] = {}
         self.gates: dict[tuple[str, str], Any] = {}
+        self.gated: dict[str, tuple[Any, Any]] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self._names: set[str] = set()
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names

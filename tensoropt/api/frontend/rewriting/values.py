@@ -26,12 +26,14 @@ class TensorList:
         shape: of each of them, as far as it is known.
         items: the tensors; None where none was written.
         source: a tensor whose rows the items are, if they were not read so far; then ``items`` is empty.
+        conditions: under which gradients of what is read from the list count.
     """
 
     dtype: Any
     shape: Any
     items: tuple[Any, ...] = ()
     source: Any = None
+    conditions: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items) if self.source is None else int(self.source.shape[0])

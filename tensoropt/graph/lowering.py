@@ -57,11 +57,12 @@ class Lowering(Protocol):
         """This device's piece of a whole output."""
         ...
 
-    def next_state(self, step: int) -> Tensor | None:
-        """The state of a random operator's generator before this run, int64 of (seed, position, seed2).
+    def next_state(self, step: int, counts: Tensor | None = None) -> Tensor | None:
+        """The state of a random operator's generator before a draw, int64 of (seed, position, seed2).
 
         Args:
-            step: how far the position is moved for the next run.
+            step: how far a draw moves the position for the next one.
+            counts: of the run's draws by the generator before this draw, and with it; by default, this is the only one.
 
         Returns:
             The state; None where nothing outlasts a run, as when an operator is measured alone.

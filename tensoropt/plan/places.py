@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import is_counted
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.in_time import InTime
@@ -113,8 +114,11 @@ class Places:
 def is_everywhere(graph: Graph, op: Operator) -> bool:
     """Tells whether all devices are to compute an operator: what it gives cannot be sent to those that do not.
 
-    Outputs beyond the first that nothing reads are TensorFlow's own gradient's.
+    Outputs beyond the first that nothing reads are TensorFlow's own gradient's. Counted draws move a state that is the
+    same on all devices.
     """
+    if is_counted(op):
+        return True
     given = [spec for index, spec in enumerate(op.outputs) if not index or graph.consumers(TensorId(op.name, index))]
     return not all(spec.is_movable for spec in given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,40 @@ def test_queues_of_numbers_and_of_rows(model: Model) -> None:
     assert [int(each) for each in _all(numbers)] == [0, 1, 2]
     assert len(_all(row)) == 7
     assert train.start_queue_runners() == []
+
+
+def _queue_builders(shuffle: bool, seed: int | None) -> dict[str, Callable[[Any], Any]]:
+    """Scripts with queues, by what they show; each takes TensorFlow 1's namespace, plain or ours."""
+
+    def slices(m: Any) -> Any:
+        return m.train.slice_input_producer([_X, _Y], shuffle=shuffle, seed=seed)
+
+    def records(m: Any) -> Any:
+        files = m.train.string_input_producer(["a", "b"], shuffle=shuffle, seed=seed)
+        return m.TFRecordReader().read(files)[1]
+
+    return {
+        "slices": slices,
+        "batches of slices": lambda m: m.train.batch(slices(m), 2),
+        "shuffled batches": lambda m: m.train.shuffle_batch(slices(m), 2, 8, 2, seed=seed),
+        "numbers": lambda m: m.train.range_input_producer(5, shuffle=shuffle, seed=seed).dequeue(),
+        "batches of records": lambda m: m.train.batch([m.io.decode_raw(records(m), m.float32)], 2, shapes=[[3]]),
+    }
+
+
+@pytest.mark.parametrize(("shuffle", "seed"), [(False, None), (True, None), (True, 3)])
+@pytest.mark.parametrize("kind", _queue_builders(False, None))
+def test_random_ops_after_a_queue_draw_as_after_tensorflows(
+    model: Model, kind: str, shuffle: bool, seed: int | None
+) -> None:
+    def seeds(m: Any) -> Any:
+        m.set_random_seed(7)
+        _queue_builders(shuffle, seed)[kind](m)
+        return [m.random_uniform([2]).op.get_attr("seed2") for _ in range(2)]
+
+    with tf.Graph().as_default():
+        plain = seeds(v1)
+    assert seeds(tensoropt) == plain
 
 
 def test_what_no_dataset_can_do_is_an_error(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -518,6 +519,61 @@ def parts_at_places_that_only_a_run_knows() -> None:
         sums = tf.reduce_sum(y, tf.minimum(n[2], 0))
         sums.set_shape([_WIDTH])
         return y * row + tf.reduce_mean(rows, 0) + tf.roll(y, n[3], 0) + 0.1 * sums
+
+    check(build, "n")
+
+
+@core_case
+def random_numbers_where_branches_and_turns_draw_them() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w, n = made["x"][:, 0], made["w"], tf.cast(made["n"], tf.int32)
+        is_taken = tf.reduce_sum(made["x"]) > 0
+
+        def noisy(y: Any, seed: int) -> Any:
+            return y + m.random_normal([BATCH, _WIDTH], stddev=0.3, seed=seed)
+
+        def turn(i: Any, y: Any) -> Any:
+            scale = m.cond(tf.equal(i % 2, 0), lambda: m.random_uniform([], seed=5), lambda: tf.constant(1.0))
+            given = (0, y * scale)
+            return i + 1, m.while_loop(lambda j, _: j < n[i], lambda j, y: (j + 1, noisy(y, 7)), given, **few)[1]
+
+        few = {"maximum_iterations": 3, "parallel_iterations": 1}
+        y = m.cond(is_taken, lambda: noisy(x, 1), lambda: x - m.truncated_normal([BATCH, _WIDTH], seed=2))
+        _, y = m.while_loop(lambda i, _: i < 3, turn, (0, y), parallel_iterations=1)
+        whole = m.cond(is_taken, lambda: m.random_uniform([4], 0, 9, tf.int32, seed=3), lambda: tf.ones([4], tf.int32))
+        return tf.matmul(y, w) + tf.cast(whole, tf.float32) + m.random_uniform([_WIDTH], seed=4)
+
+    check(build, "n")
+
+
+@core_case
+def dropout_in_recurrent_layers() -> None:
+    class Dropped(Cell):
+        def __call__(self, x: Any, state: Any, scope: Any = None) -> Any:
+            h, (c, _) = super().__call__(tf.compat.v1.nn.dropout(x, rate=0.2, seed=1), state, scope)
+            return tf.compat.v1.nn.dropout(h, rate=0.5, seed=2), (tf.compat.v1.nn.dropout(c, rate=0.1, seed=3), h)
+
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        given = {"dtype": m.float32, "parallel_iterations": 1}
+        with m.variable_scope("one"):
+            outputs, _ = m.nn.dynamic_rnn(Dropped(m, _WIDTH), made["x"], **given)
+        lengths = tf.minimum(made["n"], made["n"][0])  # in most batches no sequence goes to the end
+        with m.variable_scope("other"):
+            others, state = m.nn.dynamic_rnn(Dropped(m, _WIDTH), made["x"], sequence_length=lengths, **given)
+        return tf.tensordot(outputs, made["w"], 1) + others + state[0][:, None, :]
+
+    check(build, "n")
+
+
+@case
+def devices_of_the_script_that_are_not_there() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w, n = made["x"][:, 0], made["w"], tf.cast(made["n"], tf.int32)
+        with contextlib.nullcontext() if m is tf.compat.v1 else m.device("/job:worker/gpu:3"):
+            rows = tf.boolean_mask(x, n > 2)  # a shape that only a run knows
+            last = m.while_loop(lambda y: tf.reduce_sum(y * y) < 9.0, lambda y: 1.5 * y + 0.1, [x])
+            with m.control_dependencies([m.debugging.assert_greater(n, -1)]):
+                return tf.matmul(last, w) + tf.reduce_sum(rows, 0) / 9.0
 
     check(build, "n")
 

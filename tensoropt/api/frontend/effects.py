@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-from tensoropt.api.frontend.functions import called_graphs, function_attrs, is_call
+from tensoropt.api.frontend.functions import called_graphs, function_attrs, is_call, without_devices
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import is_differentiable
@@ -246,7 +246,8 @@ def called_functions(op: Any) -> tuple[Any, ...] | None:
         return ()
     if lists or any(is_differentiable(tensor.dtype) for tensor in op.outputs) or takes_handle(op):
         return None
-    definitions = tuple(op.graph._get_function(name).cached_definition for name in dict.fromkeys(names))
+    found = (op.graph._get_function(name).cached_definition for name in dict.fromkeys(names))
+    definitions = tuple(map(without_devices, found))
     nodes = [node for definition in definitions for node in definition.node_def]
     return None if any(_is_beyond_devices(node) for node in nodes) else definitions
 

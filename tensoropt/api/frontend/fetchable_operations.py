@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from tensoropt.api.frontend.effects import makes_handle, saves, takes_handle
+from tensoropt.api.frontend.effects import makes_handle, saves, takes_handle, varies
 from tensoropt.api.frontend.initializers import initializers
 from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.rewriting.rewrite import is_rewritten
 from tensoropt.api.frontend.stand_ins import indices_of
+from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.api.mirror.model import Model
 from tensoropt.graph.registry import has_rule, traits
 
-__all__ = ["fetchable", "fetchable_operations", "given_names"]
+__all__ = ["fetchable", "fetchable_operations", "given_names", "taking_variable"]
 
 
 def fetchable_operations(model: Model) -> frozenset[str]:
@@ -47,7 +48,7 @@ def fetchable(tf_graph: Any, initial: Collection[str], given: Collection[str]) -
         if (
             op.name in initial
             or saves(op)
-            or (op.outputs and takes_handle(op) and not has_rule(op.type) and not is_rewritten(op))
+            or _gives_of_variable(op)
             or any(tensor.op.name in barred for tensor in op.inputs)
             or any(control.name in barred for control in op.control_inputs)
         ):
@@ -56,6 +57,16 @@ def fetchable(tf_graph: Any, initial: Collection[str], given: Collection[str]) -
             result.append(op.name)
     only_initial = _feeds_only(tf_graph, initial)
     return [name for name in result if name not in only_initial]
+
+
+def taking_variable(tf_graph: Any, name: str) -> Any:
+    """The operation without a rule that takes a variable itself and that an operation needs; None if there is none."""
+    needed = reached([tf_graph.get_operation_by_name(name)], needs)
+    return next((op for op in needed if _gives_of_variable(op) and varies(op)), None)
+
+
+def _gives_of_variable(op: Any) -> bool:
+    return bool(op.outputs and takes_handle(op) and not has_rule(op.type) and not is_rewritten(op))
 
 
 def _feeds_only(tf_graph: Any, initial: Collection[str]) -> set[str]:

@@ -26,6 +26,7 @@ __all__ = [
     "is_implementation",
     "name_functions_by_content",
     "with_numbered_tokens",
+    "without_devices",
 ]
 
 # TensorFlow's attributes of functions of which a device chooses one.
@@ -83,6 +84,17 @@ def called_graphs(op: Any) -> Iterator[Any]:
             yield function_of(op, attr, place)
     if is_call(op):
         yield function_of(op)
+
+
+def without_devices(definition: Any) -> Any:
+    """TensorFlow's definition of a function without the script's devices, as the plan places everything."""
+    if not any(node.device for node in definition.node_def):
+        return definition
+    placed = type(definition)()
+    placed.CopyFrom(definition)
+    for node in placed.node_def:
+        node.device = ""
+    return placed
 
 
 def add_functions(op: Any, graph: Any) -> None:

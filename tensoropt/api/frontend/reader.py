@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import decoded, types_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
+from tensoropt.api.frontend.draws import draw_attrs, original_of
 from tensoropt.api.frontend.effects import (
     Accesses,
     accesses_before,
@@ -448,10 +449,16 @@ class Reader:
         if traced:
             attrs |= traced_attrs(node)
         outputs = tf_op.outputs[: attrs[COUNT]] if traced else tf_op.outputs
-        itself = not has_rule(tf_op.type) or traits(tf_op).on_variable
+        op_type, original = tf_op.type, original_of(tf_op.node_def)
+        if original is not None:
+            # Beside the shape, which is fixed, an operator has a random op's own operands, and the counts.
+            _, counts, _, *limits = dynamic
+            op_type, dynamic, node = original.op, [*limits, counts], original.attr
+            attrs = {key: decoded(value) for key, value in node.items()} | draw_attrs(original)
+        itself = not has_rule(op_type) or traits(tf_op).on_variable
         operator = Operator(
             tf_op.name,
-            tf_op.type,
+            op_type,
             tuple(self._tensor_id(tensor) for tensor in dynamic),
             tuple(_spec(tensor, source) for tensor in outputs),
             MappingProxyType(attrs),

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS
+from tensoropt.api.frontend.draws import draw_attrs, original_of
 from tensoropt.api.frontend.effects import (
     PASSED_ON,
     Accesses,
@@ -21,7 +22,12 @@ from tensoropt.api.frontend.effects import (
     is_significant,
     takes_handle,
 )
-from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
+from tensoropt.api.frontend.functions import (
+    function_attrs,
+    name_functions_by_content,
+    with_numbered_tokens,
+    without_devices,
+)
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.api.frontend.walks import needs, post_order, reached
 from tensoropt.api.mirror.model import GradientCall
@@ -390,11 +396,15 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     for op in operations:
         node = body.node.add()
         node.CopyFrom(op.node_def)
+        node.device = ""
         for attr in HINTS:
             node.attr.pop(attr, None)
         if draws_by_state(op):
             seeds = {key: node.attr.pop(key).i for key in ("seed", "seed2")}
             draws.append(Operator(op.name, op.type, (), (), MappingProxyType(seeds), node={}))
+        original = original_of(node)
+        if original is not None:
+            draws.append(Operator(op.name, original.op, (), (), MappingProxyType(draw_attrs(original)), node={}))
         names = []
         for t in op.inputs:
             if t.op not in inside:
@@ -447,7 +457,7 @@ def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
             if name not in found:
                 found[name] = graph._get_function(name).cached_definition
                 pending += found[name].node_def
-    return [found[name] for name in sorted(found)]
+    return [without_devices(found[name]) for name in sorted(found)]
 
 
 def _take_value(op: Any, node: Any, body: Any) -> None:

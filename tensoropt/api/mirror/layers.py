@@ -1,7 +1,7 @@
 """Layers with the names and signatures of ``tf.layers`` of TensorFlow 1, as classes and as functions.
 
-They are TensorFlow's own, with its names of variables, initial values and collections, but for what would make a
-branch of the graph, or hide from the plan what is split.
+They are TensorFlow's own, with its names of variables, initial values and collections, but for what would hide from
+the plan what is split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.keras.legacy_tf_layers import base, convolutional, core, pooling
 
 from tensoropt.api.mirror.batch_normalization import BatchNormalization, batch_normalization
-from tensoropt.api.mirror.layer import Layer, layer_class, layer_function, static_bool
+from tensoropt.api.mirror.layer import Layer, layer_class, layer_function
 from tensoropt.errors import GraphError
 
 __all__ = ["FUNCTIONS", "BatchNormalization", "InputSpec", "Layer", "batch_normalization", "embedding"]
@@ -80,19 +80,7 @@ def _dense(self: Any, inputs: Any) -> Any:
     return outputs if self.activation is None else self.activation(outputs)
 
 
-def _dropout(self: Any, inputs: Any, training: Any = False) -> Any:
-    known = static_bool(training)
-    if known is False:
-        return tf.identity(inputs)
-    rate = self.rate
-    if known is None:
-        # Nothing is dropped, and the scale is 1, at rate 0.
-        rate = tf.where(training, tf.cast(rate, inputs.dtype), tf.zeros([], inputs.dtype))
-    shape = self._get_noise_shape(inputs)
-    return tf.compat.v1.nn.dropout(inputs, rate=rate, noise_shape=shape, seed=self.seed)
-
-
-_CALLS: dict[str, Callable[..., Any]] = {"Dense": _dense, "Dropout": _dropout}
+_CALLS: dict[str, Callable[..., Any]] = {"Dense": _dense}
 
 
 class Embedding(Layer):

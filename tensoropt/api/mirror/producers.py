@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.mirror.random_counters import counted_as
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -70,8 +71,13 @@ class Queue:
     def dequeue(self, name: str | None = None) -> Any:
         """The next element."""
         del name
-        with current_model().enter():
+        with current_model().enter(), counted_as(0):
             return produced(self.take())[0]
+
+
+def _counted(shuffle: bool, seed: int | None) -> Any:
+    """Has a producer count random ops as TensorFlow's queues do: one that shuffles without a seed, or none."""
+    return counted_as(int(shuffle and seed is None))
 
 
 def _elements(dataset: Any, count: Any, epochs: int | None, shuffle: bool, seed: int | None) -> Any:
@@ -104,7 +110,7 @@ def slice_input_producer(
     del capacity, shared_name, name
     if not tensor_list:
         raise GraphError("slice_input_producer: needs a tensor at least. Got none.")
-    with current_model().enter():
+    with current_model().enter(), _counted(shuffle, seed):
         rows = tuple(tf.convert_to_tensor(each) for each in tensor_list)
         dataset = tf.compat.v1.data.Dataset.from_tensor_slices(rows)
         return produced(_elements(dataset, _rows(rows[0]), num_epochs, shuffle, seed))
@@ -128,7 +134,7 @@ def input_producer(
 ) -> Queue:
     """``tf.train.input_producer``: a queue of the rows of a tensor; see :func:`slice_input_producer`."""
     del capacity, shared_name, summary_name, cancel_op
-    with current_model().enter():
+    with current_model().enter(), _counted(shuffle, seed):
         tensor = tf.convert_to_tensor(input_tensor)
         if element_shape is not None:
             tensor.set_shape(tf.TensorShape([None]).concatenate(element_shape))
@@ -200,7 +206,7 @@ def batch(
         GraphError: elements depend on a variable or on what is fed.
     """
     del num_threads, capacity, shared_name
-    with current_model().enter():
+    with current_model().enter(), counted_as(0):
         flat = _flat(tensors)
         dataset = _dataset(name or "batch", flat, enqueue_many, shapes)
         dataset = _grouped(dataset, batch_size, dynamic_pad, allow_smaller_final_batch)
@@ -222,7 +228,7 @@ def shuffle_batch(
 ) -> Any:
     """``tf.train.shuffle_batch``: :func:`batch` of elements drawn from the ``capacity`` that come next."""
     del num_threads, shared_name, min_after_dequeue
-    with current_model().enter():
+    with current_model().enter(), _counted(True, seed):
         dataset = _dataset(name or "shuffle_batch", _flat(tensors), enqueue_many, shapes).shuffle(capacity, seed=seed)
         return _packed(tensors, produced(_grouped(dataset, batch_size, False, allow_smaller_final_batch)))
 
@@ -263,7 +269,7 @@ def bucket(
     sizes = list(batch_size) if differ else [batch_size] * num_buckets
     if len(sizes) != num_buckets:
         raise GraphError(f"bucket: needs a batch_size for each of {num_buckets} buckets. Got {len(sizes)}.")
-    with current_model().enter():
+    with current_model().enter(), counted_as(0):
         flat = [tf.cast(which_bucket, tf.int64), tf.cast(keep_input, tf.bool), *_flat(tensors)]
         given = None if shapes is None else [[], [], *shapes]
         dataset = _dataset(name or "bucket", flat, False, given).filter(lambda which, keep, *each: keep)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Turns", "count_random_ops_apart", "give_graphs_counters", "mark_script_graph", "seed_of_turn"]
+__all__ = ["Turns", "count_random_ops_apart", "counted_as", "give_graphs_counters", "mark_script_graph", "seed_of_turn"]
 
 _STEP = 0x9E3779B1
 _LARGEST = 0x7FFFFFFF
@@ -75,6 +75,21 @@ class Turns:
             if "seed2" in attr and attr["seed2"].i and attr["seed2"].i not in counted:  # the script's own
                 op._set_attr("seed2", tf.compat.v1.AttrValue(i=seed_of_turn(attr["seed2"].i, number)))
         counters[self._graph] = self._ended
+
+
+@contextlib.contextmanager
+def counted_as(ops: int) -> Iterator[None]:
+    """Has the default graph count so many random ops without a seed of their own for all that is made inside."""
+    import tensorflow as tf
+    from tensorflow.python.framework import random_seed
+
+    graph, counters = tf.compat.v1.get_default_graph(), _counters()
+    begun = counters.get(graph, 0)
+    yield
+    if counters.get(graph, 0) != begun:
+        counters[graph] = begun
+    for _ in range(ops):
+        random_seed.get_seed(None)
 
 
 def _counters() -> Any:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.mirror.producers import Queue, produced
+from tensoropt.api.mirror.random_counters import counted_as
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -45,7 +46,7 @@ class ReaderBase:
             raise GraphError(
                 f"{type(self).__name__}.read: needs the queue of string_input_producer. Got {type(queue).__name__}."
             )
-        with current_model().enter():
+        with current_model().enter(), counted_as(0):
             key, value = produced(queue.take().flat_map(self._keyed))
             return key, value
 

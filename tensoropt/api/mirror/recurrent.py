@@ -1,25 +1,24 @@
 """Recurrent networks with TensorFlow 1's signatures, names of variables and numbers, one step after another.
 
 TensorFlow skips a step, or its copies, by a branch of the graph where that saves work. Here each step is computed, and
-what lies past the end of a sequence is selected away, which gives the same values. A loop whose number of turns is
-known is written out, as devices split steps like any other operators.
+what lies past the end of a sequence is selected away, which gives the same values.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
-from tensoropt.api.mirror.random_counters import Turns
 from tensoropt.errors import GraphError
 
-__all__ = ["bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn", "static_bidirectional_rnn", "static_rnn"]
+__all__ = ["STEPS", "bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn", "static_bidirectional_rnn", "static_rnn"]
 
-_TURNS = 256  # at most so many are written out
+STEPS = "_tensoropt_steps"
+"""The attribute of a loop whose turns are steps over sequences: past the ends of all, turns would change nothing."""
+
 _map = tf.nest.map_structure
 
 
@@ -92,7 +91,7 @@ def dynamic_rnn(
 ) -> tuple[Any, Any]:
     """A recurrent network over one tensor of all steps; ``tf.nn.dynamic_rnn``.
 
-    Up to 256 steps are written out. Of more, and of a number that only a run knows, TensorFlow makes a loop.
+    TensorFlow's loop, which is planned as its turns: up to 256 of a number that is known.
 
     Args:
         cell: an ``RNNCell``.
@@ -106,28 +105,16 @@ def dynamic_rnn(
     Returns:
         The outputs, laid out as the inputs, and the last state.
     """
-    axis = 0 if time_major else 1
     with current_model().enter():
-        flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(inputs)]
-        counts = {each.shape.as_list()[axis] for each in flat}
-        turns = next(iter(counts)) if len(counts) == 1 else None
-        if turns is None or not 0 < turns <= _TURNS:
-            return tf.compat.v1.nn.dynamic_rnn(
-                cell,
-                inputs,
-                sequence_length,
-                initial_state,
-                dtype,
-                parallel_iterations,
-                swap_memory,
-                time_major,
-                scope,
-            )
-        with tf.compat.v1.variable_scope(scope or "rnn") as entered:
-            columns = [tf.unstack(each, axis=axis) for each in flat]
-            steps = [tf.nest.pack_sequence_as(inputs, list(step)) for step in zip(*columns, strict=True)]
-            outputs, state = _steps(cell, steps, initial_state, dtype, sequence_length, entered, in_loop=True)
-            return _map(lambda *each: tf.stack(each, axis), *outputs), state
+        graph = tf.compat.v1.get_default_graph()
+        known = len(graph.get_operations())
+        made: tuple[Any, Any] = tf.compat.v1.nn.dynamic_rnn(
+            cell, inputs, sequence_length, initial_state, dtype, parallel_iterations, swap_memory, time_major, scope
+        )
+        for op in graph.get_operations()[known:]:
+            if "body" in op.node_def.attr:
+                op._set_attr(STEPS, tf.compat.v1.AttrValue(b=True))
+        return made
 
 
 def bidirectional_dynamic_rnn(
@@ -174,9 +161,9 @@ def raw_rnn(
 
 
 def _steps(
-    cell: Any, inputs: list[Any], state: Any, dtype: Any, sequence_length: Any, scope: Any, *, in_loop: bool = False
+    cell: Any, inputs: list[Any], state: Any, dtype: Any, sequence_length: Any, scope: Any
 ) -> tuple[list[Any], Any]:
-    """The outputs of all steps, which TensorFlow makes in a loop or writes out, too, and the last state."""
+    """The outputs of all steps, and the last state."""
     first = tf.convert_to_tensor(tf.nest.flatten(inputs)[0])
     if state is None:
         if dtype is None:
@@ -195,12 +182,11 @@ def _steps(
                 f"RNN '{scope.name}': sequence_length must have one number for each of the batch. Got shape "
                 f"{ends.shape}."
             )
-    outputs, turns = [], Turns() if in_loop else None
+    outputs = []
     for number, given in enumerate(inputs):
         if number:
             scope.reuse_variables()
-        with contextlib.nullcontext() if turns is None else turns.turn(number):
-            output, next_state = cell(given, state)
+        output, next_state = cell(given, state)
         if ends is not None:
             is_over = ends <= number
             output = _map(lambda new, over=is_over: _selected(over, tf.zeros_like(new), new), output)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensoropt.api.frontend.effects import takes_handle
-from tensoropt.api.frontend.fetchable_operations import fetchable_operations
+from tensoropt.api.frontend.fetchable_operations import fetchable_operations, taking_variable
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes
@@ -168,6 +168,13 @@ class Variants:
         with self._world.step(f"importing {what}"):
             names = names_of(fetches)
             barred = sorted(set(names) - fetchable_operations(self._model))
+            culprit = taking_variable(self._model.graph, barred[0]) if barred else None
+            if culprit is not None:
+                raise SessionError(
+                    f"{culprit.type} '{culprit.name}': takes a variable itself, for which devices have no rule, so it "
+                    "cannot be run here. Compute what it gives outside, and feed or pass it in; for random numbers use "
+                    "tf.random.stateless_*, or another distribution of the generator."
+                )
             if barred:
                 raise SessionError(
                     f"Fetch '{barred[0]}': cannot be run here: it gives a variable its initial value or asks for that, "

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.exec.program.generators import Draws, Generator
+from tensoropt.exec.program.generators import Draws
 from tensoropt.graph.called_functions import rename_called
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import drawn, numbers_skipped, seeds_of
+from tensoropt.graph.ops.random import drawn, generator_of, is_counted, numbers_skipped, seeds_of
 
 __all__ = ["body_outputs"]
 
@@ -34,17 +34,18 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> list[Any]
     for node in body.node:
         if f"{node.name}:0" in made:  # stands for an input
             continue
-        if node.name in draws.generators:
+        draw = random.get(node.name)
+        if draw is not None and generator_of(draw) in draws.generators:
             _import(op, piece, made)
             piece = _piece(body)
             if node.name not in draws.drawn:
-                draws.drawn[node.name] = _drawn(node, made, draws.generators[node.name])
+                draws.drawn[node.name] = _drawn(draw, node, made, draws)
             made[f"{node.name}:0"] = draws.drawn[node.name]
         else:
             added = piece.node.add()
             added.CopyFrom(node)
-            if node.name in random:
-                added.attr["seed"].i, added.attr["seed2"].i = seeds_of(random[node.name])
+            if draw is not None and not is_counted(draw):
+                added.attr["seed"].i, added.attr["seed2"].i = seeds_of(draw)
     _import(op, piece, made)
     return [made[name] for name in op.results]
 
@@ -93,13 +94,15 @@ def _import(op: Operator, piece: Any, made: dict[str, Any]) -> None:
             made[f"^{name}"] = operation.outputs[0] if operation.outputs else tf.constant(0)
 
 
-def _drawn(node: Any, made: Mapping[str, Any], generator: Generator) -> Any:
+def _drawn(draw: Operator, node: Any, made: Mapping[str, Any], draws: Draws) -> Any:
     """The numbers of a random op."""
-    shape, *limits = (made[_key(name)] for name in node.input if not name.startswith("^"))
+    shape, *rest = (made[_key(name)] for name in node.input if not name.startswith("^"))
+    (_, counts, _), limits = (rest[:3], rest[3:]) if is_counted(draw) else ((None,) * 3, rest)
     dtype = tf.as_dtype(node.attr["dtype" if "dtype" in node.attr else "Tout"].type)
     with tf.control_dependencies([made[name] for name in node.input if name.startswith("^")]):
         count = tf.reduce_prod(tf.cast(shape, tf.int64))
-        return drawn(tf, node.op, generator.next_state(numbers_skipped(count)), shape, limits, dtype)
+        state = draws.next_state(draw, numbers_skipped(count), counts)
+        return drawn(tf, draw.type, state, shape, limits, dtype)
 
 
 def _key(name: str) -> str:

@@ -142,6 +142,10 @@ class Builder:
         skipped = [self._draws.drawn[name].op for name in passed_by]
         return [*(self.operation(name) for name in named if name in self._added), *skipped]
 
+    def moved_states(self) -> list[Any]:
+        """The operations that move on the states of random operators that count their draws."""
+        return self._draws.go_on()
+
     def _pass_by(self, op: Operator) -> None:
         """Takes this device's part in what moves to an operator that other devices compute."""
         own = traits(op)

@@ -26,7 +26,7 @@ from tensoropt.exec.program.replicas import LEVEL_STEPS, level
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import draws_by_state
+from tensoropt.graph.ops.random import draws_by_state, generator_of, is_counted
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.in_time import in_time
@@ -139,16 +139,18 @@ class DeviceState:
     def _add_generators(self, graph: Graph) -> None:
         known = self._root.generators
         unsaved = {op.name for op in self.unsaved_generators}
-        drawing = (each for op in graph.operators for each in ((op,) if self._root.is_shared(op) else op.draws))
+        drawing = [op for op in graph.operators if self._root.is_shared(op) or is_counted(op)]
+        drawing += [draw for op in graph.operators for draw in op.draws]
         for op in drawing:
-            if op.name in known or op.name in unsaved:
+            name = generator_of(op)
+            if name in known or name in unsaved:
                 continue
             if not draws_by_state(op):
                 self.unsaved_generators.append(op)
                 continue
             with self.tf_graph.as_default():
-                known[op.name] = Generator(op)
-            known[op.name].set(self.session, self._states.pop(op.name, None))
+                known[name] = Generator(op)
+            known[name].set(self.session, self._states.pop(name, None))
 
     @property
     def own_graph(self) -> LocalGraph:

@@ -31,6 +31,7 @@ from tensoropt.exec.schedule.segments import keep_segments
 from tensoropt.exec.schedule.touching import in_order, order_line
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import generator_of, is_counted
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
@@ -301,9 +302,20 @@ class Executor:
                     "ops with unknown shapes, strings or sessions of their own cannot be planned."
                 )
         needed = self.graph.needed_for(names, cut)
+        # A state goes on from the last turn of a loop, which TensorFlow runs whoever reads what that draws.
+        while behind := self._last_draws(needed).difference(op.name for op in needed):
+            needed = self.graph.needed_for((*(op.name for op in needed), *behind), cut)
         if any(traits(op).is_gradient for op in needed):
             check_not_differentiated(self.graph, needed, sorted(cut))
         return needed
+
+    def _last_draws(self, operators: Iterable[Operator]) -> set[str]:
+        """The last operators that draw by the generators that operators draw by, if draws are counted."""
+        counted = [op for op in operators if is_counted(op)]
+        if not counted:
+            return set()
+        last = {generator_of(op): op.name for op in self.graph.operators if is_counted(op)}
+        return {last[generator_of(op)] for op in counted}
 
     # ------------------------------------------------------------------------------------------------- building
 
@@ -330,6 +342,9 @@ class Executor:
             if self._local.places is not None:
                 # What this device does for what others have of the fetches; none of its fetches may need that.
                 values.append(tf.group(*builder.effects(), *([] if chain.last is None else [chain.last])))
+            moved = builder.moved_states()
+            if moved:
+                values.append(tf.group(*moved))
             targets = [getattr(value, "op", value) for value in values]
             made = range(built, len(self.state.tf_graph.get_operations()))
             if self._local.one_thread:

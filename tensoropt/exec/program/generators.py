@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import seeds_of
+from tensoropt.graph.ops.random import generator_of, seeds_of
 
 __all__ = ["Draws", "Generator"]
 
@@ -34,7 +34,7 @@ class Generator:
                 self._feed,
                 use_resource=True,
                 trainable=False,
-                name=f"{op.name}/generator",
+                name=f"{generator_of(op)}/generator",
                 collections=["tensoropt_generators"],
             )
 
@@ -60,3 +60,35 @@ class Draws:
 
     generators: Mapping[str, Generator] = field(default_factory=lambda: MappingProxyType({}))
     drawn: dict[str, Any] = field(default_factory=dict)
+    _begun: dict[str, Any] = field(default_factory=dict)  # the states before a run, of those that are counted
+    _moved: dict[str, list[Any]] = field(default_factory=dict)  # how far their draws move them
+
+    def next_state(self, op: Operator, step: Any, counts: Any) -> Any:
+        """The state for a draw; None if the operator has no generator.
+
+        Args:
+            op: the operator.
+            step: how far a draw moves the state.
+            counts: see :meth:`tensoropt.graph.lowering.Lowering.next_state`.
+        """
+        name = generator_of(op)
+        generator = self.generators.get(name)
+        if generator is None or counts is None:
+            return None if generator is None else generator.next_state(step)
+        with tf.device("/CPU:0"):
+            if name not in self._begun:
+                with tf.control_dependencies(None):
+                    self._begun[name] = generator.variable.read_value()
+            before, after = tf.unstack(tf.cast(counts, tf.int64) * step, num=2)
+            self._moved.setdefault(name, []).append(after)
+            return self._begun[name] + tf.stack([0, before, 0])
+
+    def go_on(self) -> list[Any]:
+        """The operations that move the states of counted draws on, once for all draws of a run."""
+        with tf.device("/CPU:0"):
+            return [
+                self.generators[name].variable.assign(
+                    begun + tf.stack([0, tf.reduce_max(self._moved[name]), 0]), read_value=False
+                )
+                for name, begun in self._begun.items()
+            ]

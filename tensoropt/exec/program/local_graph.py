@@ -14,6 +14,7 @@ from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.program.generators import Generator
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import is_counted
 from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
@@ -101,7 +102,7 @@ class LocalGraph:
         An op without a rule has such a state if TensorFlow's definition declares it stateful and gives it a seed.
         """
         if has_rule(op.type):
-            return declaration(op.type).shared
+            return declaration(op.type).shared and not is_counted(op)
         definition = op_def_registry.get(op.type)
         return definition is not None and definition.is_stateful and "seed2" in op.attrs
 

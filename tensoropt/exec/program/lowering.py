@@ -173,10 +173,9 @@ class OpLowering:
         self.placed_along.update(axes)
         return self._mesh.group_index(self._engine.rank, axes)
 
-    def next_state(self, step: int) -> Any:
+    def next_state(self, step: int, counts: Any = None) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.next_state`."""
-        own = self._draws.generators.get(self.op.name)
-        return None if own is None else own.next_state(step)
+        return self._draws.next_state(self.op, step, counts)
 
     def all_reduce(self, tensor: Any, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.all_reduce`."""

@@ -39,7 +39,12 @@ def _piece(ctx: Lowering, *inputs: Any) -> Any:
 def seeds_of(op: Operator) -> tuple[int, int]:
     """An op without any seed would draw other numbers on every device; it gets one that follows from its name."""
     seeds = int(op.attrs["seed"]), int(op.attrs["seed2"])
-    return seeds if any(seeds) else (0, 1 + zlib.crc32(op.name.encode()))
+    return seeds if any(seeds) else (0, 1 + zlib.crc32(generator_of(op).encode()))
+
+
+def generator_of(op: Operator) -> str:
+    """The name of the generator that an operator, or an op in a subgraph, draws by."""
+    return str(op.attrs.get(GENERATOR, op.name))
 
 
 def _seeds(ctx: Lowering) -> dict[str, int]:
@@ -49,6 +54,19 @@ def _seeds(ctx: Lowering) -> dict[str, int]:
 def draws_by_state(op: Typed) -> bool:
     """Tells whether an op draws random numbers from a given state, not from a state within TensorFlow's kernel."""
     return op.type in _TWINS
+
+
+def twin_of(op_type: str) -> str:
+    """The type of TensorFlow's op that gives the numbers of another one from a given state."""
+    return _TWINS[op_type]
+
+
+def is_counted(op: Operator) -> bool:
+    """Tells whether an operator is one of several draws of a random op, or may be left out of a run.
+
+    Its last input has the counts of :meth:`~tensoropt.graph.lowering.Lowering.next_state`.
+    """
+    return GENERATOR in op.attrs
 
 
 def _stateful(ctx: Lowering, *inputs: Any) -> Any:
@@ -63,10 +81,11 @@ _PHILOX = 1
 def _by_state(ctx: Lowering, *inputs: Any) -> Any:
     """The numbers of TensorFlow's op by the op that is given where they begin, so that this can be saved."""
     (output,) = ctx.op.outputs
-    state = ctx.next_state(numbers_skipped(output.elements))
+    *limits, counts = inputs if is_counted(ctx.op) else (*inputs, None)
+    state = ctx.next_state(numbers_skipped(output.elements), counts)
     if state is None:
-        return _stateful(ctx, *inputs)
-    return ctx.slice_output(drawn(ctx.tf, ctx.op.type, state, ctx.op.static[0], inputs, output.dtype))
+        return _stateful(ctx, *limits)
+    return ctx.slice_output(drawn(ctx.tf, ctx.op.type, state, ctx.op.static[0], limits, output.dtype))
 
 
 def numbers_skipped(count: Any) -> Any:
@@ -102,6 +121,12 @@ _TWINS = {
     "TruncatedNormal": "StatelessTruncatedNormalV2",
     "RandomUniformInt": "StatelessRandomUniformIntV2",
 }
+
+DRAWN_BY_STATE = tuple(_TWINS)
+"""The types of ops that :func:`draws_by_state`."""
+
+GENERATOR = "generator"
+"""The attribute of a draw that names its generator, if others may draw by it."""
 
 
 def _rule(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:

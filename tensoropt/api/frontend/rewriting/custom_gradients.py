@@ -99,7 +99,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             taken = inputs[place_of + place]
             stand = tf.compat.v1.placeholder(taken.dtype, taken.shape, name=f"input{place_of + place}")
             arguments[inside.name] = VariableValue(stand) if _is_variable(value) else stand
-    inner_scope = Scope(graph, "gradient/", scope, caller=op, is_gradient=True)
+    inner_scope = Scope(graph, "gradient/", outer=scope, caller=op, is_gradient=True)
     inner_scope.values |= arguments
     for name in arguments:
         inner_scope.operations[name.split(":")[0]] = []
@@ -164,7 +164,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
         with body.as_default():
             dy = tf.compat.v1.placeholder(value.dtype, value.shape, name="dy0")
             holds = tf.compat.v1.placeholder(tf.bool, [], name="input1")
-            result = tf.where(holds, dy, tf.zeros_like(dy))
+            result = tf.where(holds, dy, tf.zeros([], dy.dtype))  # point by point, of any part of the tensor
         name = rewriter.free(f"{scope.prefix}{of.name}/gate")
         made = _traced(rewriter, of, name, [value, condition], 1, body=body, results=[result], wrt=[0])
         rewriter.gates[value.name, condition.name] = made[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.lists import chosen_list
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
-from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope
+from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope, order, roots_of
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
 from tensoropt.graph.ops.random import numbers_skipped
@@ -35,8 +35,9 @@ def _call(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
 def _called(rewriter: Rewriter, op: Any, scope: Scope, function: Any, operands: Sequence[Any]) -> list[Value]:
     begun = len(rewriter.effects)
     arguments = {place: scope.value(x) for place, x in enumerate(operands)}
-    found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}")
-    values = [found[place] for place in range(len(op.outputs))]
+    unread = rewriter.unread(op, scope)
+    found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}", unread=unread)
+    values = [found.get(place) for place in range(len(op.outputs))]
     return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
 
 
@@ -88,10 +89,11 @@ def _case(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
 
 def _branches(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], conditions: Any) -> Sequence[Value]:
     """All branches computed, and their results chosen by conditions, of which one holds; or one operator."""
-    begun = len(rewriter.effects)
+    begun, drawn = len(rewriter.effects), dict(rewriter.drawn)
+    unread = rewriter.unread(op, scope)
     try:
         for function in functions:
-            check(rewriter, function)
+            check(rewriter, order(roots_of(function, unread)))
         results = []
         given = conditions()
         for number, (function, condition) in enumerate(zip(functions, given, strict=True)):
@@ -104,15 +106,16 @@ def _branches(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any
             prefix = f"{scope.prefix}{op.name}/branch_{number}"
             # One branch after the other: the one that is not taken writes what it has read.
             before = [*rewriter.effects[begun:], *rewriter.late([condition])]
-            results.append(rewriter.call(function, arguments, scope, op, prefix, guard=guard, after=before))
-        values = [results[-1][place] for place in range(len(op.outputs))]
+            made = rewriter.call(function, arguments, scope, op, prefix, unread=unread, guard=guard, after=before)
+            results.append(made)
+        values = dict(results[-1])
         for result, condition in zip(results[-2::-1], given[-2::-1], strict=True):
-            chosen = [result[place] for place in range(len(op.outputs))]
-            values = [choose(rewriter, condition, a, b, op, scope) for a, b in zip(chosen, values, strict=True)]
+            values |= {place: choose(rewriter, condition, result[place], x, op, scope) for place, x in values.items()}
     except CannotRewrite as reason:
-        del rewriter.effects[begun:]
+        rewriter.undo(begun, drawn)
         return kept(rewriter, op, scope, str(reason))
-    return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
+    found = [values.get(place) for place in range(len(op.outputs))]
+    return rewriter.waiting(found, rewriter.effects[begun:], op, scope)
 
 
 def choose(rewriter: Rewriter, condition: Any, one: Value, other: Value, op: Any, scope: Scope) -> Value:
@@ -145,13 +148,13 @@ def _before_gate(rewriter: Rewriter, tensor: Any, condition: Any, *, holds: bool
     return value if holds and gate is condition else tensor
 
 
-def check(rewriter: Rewriter, function: Any) -> None:
-    """Checks that all ops of a function may run where it is not called.
+def check(rewriter: Rewriter, operations: Iterable[Any]) -> None:
+    """Checks that ops of a function may run where it is not called.
 
     Raises:
         CannotRewrite: naming one that may not: it prints, or may fail.
     """
-    for op in function.get_operations():
+    for op in operations:
         if op.type in rewriter.rules.handlers or op.type in _ADDING or op.type == _ASSIGN:
             continue
         own = traits(op)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.functions import function_of
+from tensoropt.api.frontend.effects import has_effect
+from tensoropt.api.frontend.functions import called_graphs, function_of
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.inlining import check, choose
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
-from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order
+from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order, roots_of
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.mirror.recurrent import STEPS
+from tensoropt.graph.registry import declaration, has_rule
 
 __all__ = ["LOOP_HANDLERS", "MAX_OPERATORS", "MAX_TURNS"]
 
@@ -23,20 +26,44 @@ MAX_OPERATORS = 20_000
 def _while(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """A loop as its turns, one after the other, or as one operator."""
     condition, body = function_of(op, "cond"), function_of(op, "body")
-    begun = len(rewriter.effects)
+    begun, drawn = len(rewriter.effects), dict(rewriter.drawn)
+    unread = _unread(rewriter, op, scope, body)
     try:
         turns = _turns(rewriter, op, scope, condition, body)
         size = len(body.get_operations()) * len(turns)
-        if size > MAX_OPERATORS:
+        if size > MAX_OPERATORS and STEPS not in op.node_def.attr:
             raise CannotRewrite(f"its {len(turns)} turns would be {size:,} operators, more than {MAX_OPERATORS:,}")
         if None in turns:
-            check(rewriter, body)
-            check(rewriter, condition)
-        values = _unrolled(rewriter, op, scope, condition, body, turns)
+            check(rewriter, order(roots_of(body, unread)))
+            check(rewriter, order(roots_of(condition)))
+        values = _unrolled(rewriter, op, scope, condition, body, turns, unread)
     except CannotRewrite as reason:
-        del rewriter.effects[begun:]
+        rewriter.undo(begun, drawn)
         return kept(rewriter, op, scope, str(reason))
     return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
+
+
+def _unread(rewriter: Rewriter, op: Any, scope: Scope, body: Any) -> frozenset[int]:
+    """The places of what is carried from turn to turn for TensorFlow's own gradients alone."""
+    found = rewriter.unread(op, scope)
+    while True:
+        read = {each.name for each in order(roots_of(body, found))}
+        fewer = frozenset(place for place in found if body.inputs[place].op.name not in read)
+        if fewer == found:
+            return found
+        found = fewer
+
+
+def _acts(function: Any) -> bool:
+    """Tells whether a function does something besides drawing random numbers, here or in what it calls."""
+    return any(
+        any(map(_acts, called)) if (called := called_graphs(op)) else has_effect(op) and not _draws(op)
+        for op in function.get_operations()
+    )
+
+
+def _draws(op: Any) -> bool:
+    return has_rule(op.type) and declaration(op.type).shared
 
 
 def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any) -> list[bool | None]:
@@ -101,42 +128,63 @@ def _probed(rewriter: Rewriter, probe: Rewriter, value: Value, op: Any) -> Value
 
 
 def _unrolled(
-    rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any, turns: Sequence[bool | None]
+    rewriter: Rewriter,
+    op: Any,
+    scope: Scope,
+    condition: Any,
+    body: Any,
+    turns: Sequence[bool | None],
+    unread: Container[int],
 ) -> list[Value]:
     places = range(len(op.inputs))
     state = {place: scope.value(op.inputs[place]) for place in places}
     results = dict(state)
     running: Any = None  # whether the loop has not ended, once that depends on data
     effects: list[Any] = []
+    idle = STEPS in op.node_def.attr and not _acts(body)
     for number, certain in enumerate(turns):
         begun = len(rewriter.effects)
         prefix = f"{scope.prefix}{op.name}/turn_{number}"
         guard = None
         if certain is None:
-            holds = rewriter.call(condition, state, scope, op, f"{prefix}/condition", after=effects)[0]
+            holds = rewriter.call(
+                condition, state, scope, op, f"{prefix}/condition", after=effects, loop=("cond", number)
+            )[0]
             if running is not None:
                 holds = rewriter.build(tf.logical_and, running, holds, of=op, scope=scope, name="running")
             running = guard = holds
         elif running is not None:
             guard = running
+        draws: tuple[Any, ...] = ()
+        if idle and guard is not None:
+            guard, draws = None, (guard,)
         arguments = state
         if guard is not None:
             arguments = {place: gated(rewriter, value, guard, op, scope) for place, value in state.items()}
             if scope.guard is not None:
                 guard = rewriter.build(tf.logical_and, scope.guard, guard, of=op, scope=scope, name="guard")
-        made = rewriter.call(body, arguments, scope, op, prefix, guard=guard, after=effects, turn=number)
+        made = rewriter.call(
+            body,
+            arguments,
+            scope,
+            op,
+            prefix,
+            unread=unread,
+            guard=guard,
+            draws=draws,
+            after=effects,
+            loop=("body", number),
+        )
         made = {
             place: state[place] if body.outputs[place] is body.inputs[place] else rewriter.folded(value, op)
             for place, value in made.items()
         }
         effects = [*effects, *rewriter.effects[begun:]]
-        if running is None:
-            state, results = made, dict(made)
+        if running is None or idle:
+            state |= made
+            results |= made
             continue
         for place, value in made.items():
-            if isinstance(value, TensorList) and not rewriter.user.is_read(op.outputs[place]):
-                state[place] = results[place] = value  # what TensorFlow's own gradient reads: longer with each turn
-                continue
             results[place] = choose(rewriter, running, value, results[place], op, scope)
             # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
             known = isinstance(value, tf.Tensor) and rewriter.known.value(value) is not None

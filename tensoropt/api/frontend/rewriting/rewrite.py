@@ -7,6 +7,7 @@ from typing import Any
 from tensoropt.api.frontend.effects import PASSED_ON
 from tensoropt.api.frontend.functions import functions_in, is_call
 from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
+from tensoropt.api.frontend.rewriting.draws import DRAW_HANDLERS
 from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, SIZE_HANDLERS, VARIABLE_HANDLERS, check, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
@@ -15,11 +16,11 @@ from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 
 __all__ = ["RULES", "is_rewritten"]
 
-_BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS, SIZE_HANDLERS)
+_BY_TYPE = (CALL_HANDLERS, DRAW_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS, SIZE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
-RULES = Rules(_HANDLERS, guarded, check, materialize, frozenset((*VARIABLE_HANDLERS, PASSED_ON)))
+RULES = Rules(_HANDLERS, guarded, check, materialize, frozenset((*VARIABLE_HANDLERS, *DRAW_HANDLERS, PASSED_ON)))
 """All that becomes of ops."""
 
 

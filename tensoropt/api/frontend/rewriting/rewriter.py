@@ -47,6 +47,7 @@ __all__ = [
     "Scope",
     "free_name",
     "order",
+    "roots_of",
 ]
 
 # A tensor with more elements is not folded into a constant.
@@ -75,27 +76,37 @@ class Scope:
     Attributes:
         graph: the graph.
         prefix: what names of ops that are made of its ops begin with.
+        path: the prefix without the numbers of turns: one for all turns of a loop.
         outer: the scope in which the function is called.
         caller: the op of that scope which calls it.
         guard: a condition under which what is done here counts; None if it does in any case.
+        draws: conditions under which random ops draw, beside that one.
         after: ops of the new graph that have run before anything here does.
         turn: a number that only this turn of the loops around has; 0 in their first ones.
+        repeats: whether it is in a turn of a loop.
         values: by name of a tensor, what stands for it.
         operations: by name of an op, the ops of the new graph after which it has run.
         is_gradient: whether it is what a script's gradient function has made.
+        needed: the names of the ops of a function that are needed; None in the user's graph, where all may be.
+        results: the outputs of a function that are needed.
         capture: gives the value of a tensor of the graph where that is made elsewhere, and here nothing is.
     """
 
     graph: Any
     prefix: str = ""
+    path: str = ""
     outer: Scope | None = None
     guard: Any = None
     after: tuple[Any, ...] = ()
     turn: int = 0
+    repeats: bool = False
     values: dict[str, Value] = field(default_factory=dict)
     operations: dict[str, list[Any]] = field(default_factory=dict)
     caller: Any = None
     is_gradient: bool = False
+    draws: tuple[Any, ...] = ()
+    needed: Container[str] | None = None
+    results: Sequence[Any] = ()
     capture: Callable[[Any], Value] | None = None
 
     def value(self, tensor: Any) -> Value:
@@ -131,14 +142,14 @@ class Rules:
     Attributes:
         handlers: for op types that are not copied, by type.
         guarded: of ops in branches, which also run if their branch is not taken.
-        check_guarded: raises :class:`CannotRewrite` if not all ops of a function may run so.
+        check_guarded: raises :class:`CannotRewrite` if not all of some ops of a function may run so.
         materialize: makes a list of tensors TensorFlow's own.
         copied: types of handlers that leave ops to be copied whose operands are all tensors.
     """
 
     handlers: Mapping[str, Handler]
     guarded: Handler
-    check_guarded: Callable[[Rewriter, Any], None]
+    check_guarded: Callable[[Rewriter, Iterable[Any]], None]
     materialize: Callable[[Rewriter, Any, TensorList], Any]
     copied: Container[str]
 
@@ -158,6 +169,7 @@ class Rewriter:
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         gated: the tensor and the condition of each of those, by name.
         rows: the rows of tensors, by their names.
+        drawn: by states of random ops, how many draws a run has made: a number, or a tensor if only a run knows.
     """
 
     def __init__(self, graph: Any, rules: Rules, user: UserGraph, *, probing: bool = False) -> None:
@@ -172,6 +184,7 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.gated: dict[str, tuple[Any, Any]] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
+        self.drawn: dict[str, Any] = {}
         self._names: set[str] = set()
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
         self._counted = 0
@@ -232,12 +245,12 @@ class Rewriter:
             reads = (*(x.op.name for x in op.inputs), *(x.name for x in op.control_inputs)) if refused else ()
             misfit = next((refused[name] for name in reads if name in refused), None) if op.name not in inside else None
             if misfit is None:
-                begun = len(self.effects)
+                begun, drawn = len(self.effects), dict(self.drawn)
                 try:
                     self._again(op, scope)
                 except ValueError as error:
                     misfit = error
-                    del self.effects[begun:]
+                    self.undo(begun, drawn)
             if misfit is not None:
                 if required is None or op.name in required():
                     raise misfit
@@ -315,7 +328,7 @@ class Rewriter:
             keep_shapes(made.outputs, op.outputs)
             self.origins[op.name] = op
             self.known.note(made)
-            self._finish(made, scope.before(op, besides=own))
+            self.finish(made, scope.before(op, besides=own))
             self._done(op, scope, made.outputs, [made])
         return True
 
@@ -360,9 +373,11 @@ class Rewriter:
         prefix: str,
         *,
         wanted: Sequence[int] | None = None,
+        unread: Container[int] = (),
         guard: Any = None,
+        draws: Sequence[Any] = (),
         after: Sequence[Any] = (),
-        turn: int = 0,
+        loop: tuple[str, int] | None = None,
     ) -> dict[int, Value]:
         """Makes the ops of a function for one call of it.
 
@@ -373,9 +388,11 @@ class Rewriter:
             caller: that op.
             prefix: what names of ops begin with.
             wanted: places of the outputs that are needed; all of them by default, and all effects.
+            unread: places of outputs that are not needed.
             guard: a condition beside the scope's.
+            draws: conditions under which random ops draw, beside the scope's.
             after: ops that have run before.
-            turn: of a loop that the function is the body of.
+            loop: what the function is of the loop that it is a part of, and the number of the turn.
 
         Returns:
             Values by places of outputs.
@@ -383,25 +400,41 @@ class Rewriter:
         Raises:
             CannotRewrite: there is a condition, and the function has ops that may run only if it holds.
         """
-        places = range(len(function.outputs)) if wanted is None else wanted
+        roots = roots_of(function, unread) if wanted is None else [function.outputs[place].op for place in wanted]
+        places = [place for place in range(len(function.outputs)) if place not in unread] if wanted is None else wanted
+        needed = order(roots, controls=not self.probing)
         own_guard = scope.guard if guard is None else guard
         if own_guard is not None:
-            self.rules.check_guarded(self, function)
+            self.rules.check_guarded(self, needed)
         # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
         waits = (*scope.after, *scope.before(caller), *after, *self.late(arguments.values()))
-        inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn, caller=caller)
+        part, turn = (prefix.removeprefix(scope.prefix), 0) if loop is None else (f"{caller.name}/{loop[0]}", loop[1])
+        inner = Scope(
+            function,
+            f"{prefix}/",
+            f"{scope.path}{part}/",
+            scope,
+            own_guard,
+            waits,
+            scope.turn * _MANY_TURNS + turn,
+            scope.repeats or loop is not None,
+            caller=caller,
+            needed={op.name for op in needed},
+            results=[function.outputs[place] for place in places],
+            draws=(*scope.draws, *draws),
+        )
         for place, value in arguments.items():
             inner.values[function.inputs[place].name] = value
             inner.operations[function.inputs[place].op.name] = []
-        roots = [function.outputs[place].op for place in places]
-        if wanted is None:
-            roots += [op for op in function.get_operations() if has_effect(op)]
-        self.run(roots, inner)
+        self._make(needed, inner)
         return {place: inner.value(function.outputs[place]) for place in places}
 
     def run(self, roots: Iterable[Any], scope: Scope) -> None:
         """Makes what is needed for some ops of a scope's graph, and is not made yet."""
-        for op in order(roots, controls=not self.probing):
+        self._make(order(roots, controls=not self.probing), scope)
+
+    def _make(self, operations: Iterable[Any], scope: Scope) -> None:
+        for op in operations:
             if op.graph is scope.graph and op.name not in scope.operations:
                 self.visit(op, scope)
 
@@ -431,10 +464,15 @@ class Rewriter:
                 before += accesses_before(made.inputs, scope.after, self._accessed, writes=only_reads(made))
             else:
                 before += scope.after
-        self._finish(made, before)
+        self.finish(made, before)
         return made
 
-    def _finish(self, made: Any, before: Sequence[Any]) -> None:
+    def undo(self, begun: int, drawn: dict[str, Any]) -> None:
+        """Takes back the effects and the draws of what was made in vain; so many, and those, were there before."""
+        del self.effects[begun:]
+        self.drawn = drawn
+
+    def finish(self, made: Any, before: Sequence[Any]) -> None:
         """Has an op that was made again run after others, and takes note of its effect."""
         if before:
             made._add_control_inputs(list(dict.fromkeys(before)))
@@ -448,8 +486,6 @@ class Rewriter:
             add_functions(op, self.graph)
         made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
         keep_shapes(made.outputs, op.outputs)
-        if op.device and not self.probing:
-            made._set_device(op.device)
         return made
 
     def make(
@@ -472,6 +508,17 @@ class Rewriter:
             self.origins[made.name] = of
             self.known.note(made)
         return result
+
+    def unread(self, op: Any, scope: Scope) -> frozenset[int]:
+        """The places of outputs that TensorFlow's own gradients alone read, such as lists of what turns made."""
+        return frozenset(
+            place for place, x in enumerate(op.outputs) if x.dtype == tf.variant and not self._is_read(x, scope)
+        )
+
+    def _is_read(self, tensor: Any, scope: Scope) -> bool:
+        if any(tensor is result for result in scope.results):
+            return True
+        return any(scope.needed is None or op.name in scope.needed for op in self.user.readers(tensor))
 
     # ------------------------------------------------------------------------------------------------------- values
 
@@ -605,7 +652,11 @@ class Rewriter:
                 return tf.identity(x)
 
         def wait(value: Value) -> Value:
-            if isinstance(value, VariableValue) or (isinstance(value, tf.Tensor) and value.dtype == tf.resource):
+            if (
+                value is None
+                or isinstance(value, VariableValue)
+                or (isinstance(value, tf.Tensor) and value.dtype == tf.resource)
+            ):
                 return value
             if isinstance(value, TensorList):
                 return value.map(wait)
@@ -622,6 +673,12 @@ def free_name(name: str, taken: set[str]) -> str:
         free = f"{name}_{number}"
     taken.add(free)
     return free
+
+
+def roots_of(function: Any, unread: Container[int] = ()) -> list[Any]:
+    """The ops that a call of a function is made for: those of its outputs, but for unread ones, and of its effects."""
+    given = [x.op for place, x in enumerate(function.outputs) if place not in unread]
+    return [*given, *(op for op in function.get_operations() if has_effect(op))]
 
 
 def order(

@@ -66,8 +66,3 @@ class UserGraph:
     def readers(self, tensor: Any) -> list[Any]:
         """The ops that read a tensor, but for those of gradients."""
         return [op for op in tensor.consumers() if op.name not in self.inside]
-
-    def is_read(self, tensor: Any) -> bool:
-        """Tells whether ops but for those of gradients read a tensor, or a function gives the tensor."""
-        is_given = any(tensor is given for given in getattr(tensor.graph, "outputs", ()))
-        return is_given or bool(self.readers(tensor))

@@ -1,0 +1,49 @@
+"""Draws of random ops that a run may leave out, or does several times: in branches, and in turns of loops.
+
+TensorFlow runs such an op only where its branch is taken, and once in each turn; the op goes on in its numbers from run
+to run. Devices have one op for each turn, which run in any case. So each draws at a place that is counted: behind as
+many draws as the run has made before, and as many as the op has ever made. In the graph it is TensorFlow's op that is
+given a state, of which the counter is replaced by two counts: of the run's draws before this one, and with this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.graph.ops.random import GENERATOR, twin_of
+
+__all__ = ["counted_draw", "draw_attrs", "original_of"]
+
+_ORIGINAL = "_tensoropt_draw"
+
+
+def counted_draw(node: Any, generator: str, shape: Any) -> tuple[str, dict[str, Any]]:
+    """The type and the attributes of the draw that stands for a random op.
+
+    Args:
+        node: the op's definition.
+        generator: the name of the state that the draws of all turns have.
+        shape: the op's operand.
+    """
+    attr = tf.compat.v1.AttrValue
+    original = tf.compat.v1.NodeDef(name=generator, op=node.op)
+    for key, value in node.attr.items():
+        if not key.startswith("_"):
+            original.attr[key].CopyFrom(value)
+    dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
+    attrs = {"dtype": attr(type=dtype), "Tshape": attr(type=shape.dtype.as_datatype_enum)}
+    return twin_of(node.op), {**attrs, _ORIGINAL: attr(s=original.SerializeToString(deterministic=True))}
+
+
+def draw_attrs(original: Any) -> dict[str, Any]:
+    """The attributes of the operator for a draw, but for those of its numbers."""
+    return {"seed": original.attr["seed"].i, "seed2": original.attr["seed2"].i, GENERATOR: original.name}
+
+
+def original_of(node: Any) -> Any:
+    """The definition of the random op that a counted draw stands for, with the state's name; None of another op."""
+    if _ORIGINAL not in node.attr:
+        return None
+    return tf.compat.v1.NodeDef.FromString(node.attr[_ORIGINAL].s)

@@ -102,14 +102,16 @@ def test_loop_of_known_turns_is_unrolled_and_its_turns_share_configurations(mode
     assert len({groups[f"while/turn_{turn}/Tanh"] for turn in range(1, 6)}) == 1
 
 
-def test_turns_of_a_loop_draw_numbers_of_their_own(model: Any) -> None:
+def test_turns_of_a_loop_draw_behind_one_another(model: Any) -> None:
     y, _ = _input()
     drawn = to.while_loop(
         lambda i, z: i < 3, lambda i, z: (i + 1, z + to.random.uniform([8, 4], seed=3)), [0, to.zeros_like(y)]
     )
     graph = _graph(drawn[1] + y)
-    seeds = [op.attrs["seed2"] for op in graph.operators if op.type == "RandomUniform"]
-    assert len(set(seeds)) == 3 and all(seeds)
+    drawing = [op for op in graph.operators if op.type == "RandomUniform"]
+    assert len({op.attrs["generator"] for op in drawing}) == 1 and {op.attrs["seed2"] for op in drawing} == {3}
+    counts = [graph[op.inputs[-1].op].attrs["value"].tolist() for op in drawing]
+    assert counts == [[0, 1], [1, 2], [2, 3]]
 
 
 def test_loop_of_unknown_turns_is_one_operator(model: Any) -> None:

@@ -345,7 +345,6 @@ class TestDropout:
         got = _run(model, y, {training: True})
         np.testing.assert_allclose(got[got != 0], 2 * x[got != 0], rtol=1e-6)
         assert 50 < (got == 0).sum() < 150
-        assert not {op.type for op in model.graph.get_operations()} & {"If", "StatelessIf", "Switch"}
 
     def test_noise_shape_drops_whole_rows(self, model: Model) -> None:
         got = _run(model, tensoropt.layers.dropout(np.ones([50, 4], np.float32), 0.5, (50, 1), training=True))

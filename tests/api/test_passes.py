@@ -118,6 +118,22 @@ def test_to_static_shapes_writes_loops_out_that_data_end_and_gradients_flow_thro
     assert types.count("Unpack") == 1 and types.count("IdentityN") <= 9
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_to_static_shapes_keeps_loops_whose_lists_get_as_long_as_data_say(model: Model, learns: bool) -> None:
+    x = to.placeholder(to.float32, [4], name="x")
+    grown = to.TensorArray(to.float32, 0, dynamic_size=True, element_shape=[4])
+
+    def turn(i: Any, y: Any, grown: Any) -> Any:
+        return i + 1, 2.0 * y, grown.write(i, y)
+
+    loop = to.while_loop(lambda i, y, _: to.reduce_sum(y) < 9.0, turn, [0, x, grown], maximum_iterations=5, name="loop")
+    total = to.reduce_sum(loop[2].stack(), name="total")
+    if learns:
+        to.train.GradientDescentOptimizer(0.1).minimize(total * to.get_variable("w", []))
+    types = {line.split(" = ")[1].split("(")[0] for line in _after("to_static_shapes")}
+    assert "StatelessWhile" in types or "While" in types
+
+
 def test_to_static_shapes_keeps_the_shapes_that_turns_of_a_loop_keep(model: Model) -> None:
     x = to.placeholder(to.float32, [None, 2], name="x")
     w = to.get_variable("w", [2, 2])

@@ -106,6 +106,9 @@ def dynamic_rnn(
         The outputs, laid out as the inputs, and the last state.
     """
     with current_model().enter():
+        if initial_state is None and dtype is None:
+            raise _without_dtype(getattr(scope, "name", scope) or "rnn")
+        inputs = _map(tf.convert_to_tensor, inputs)
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         made: tuple[Any, Any] = tf.compat.v1.nn.dynamic_rnn(
@@ -167,7 +170,7 @@ def _steps(
     first = tf.convert_to_tensor(tf.nest.flatten(inputs)[0])
     if state is None:
         if dtype is None:
-            raise GraphError(f"RNN '{scope.name}': needs a dtype where it has no initial_state. Give one of them.")
+            raise _without_dtype(scope.name)
         static = first.shape.as_list()[0]
         batch = tf.shape(first)[0] if static is None else static
         if getattr(cell, "get_initial_state", None) is not None:
@@ -194,6 +197,10 @@ def _steps(
         outputs.append(output)
         state = next_state
     return outputs, state
+
+
+def _without_dtype(name: str) -> GraphError:
+    return GraphError(f"RNN '{name}': needs a dtype where it has no initial_state. Give one of them.")
 
 
 def _selected(is_over: Any, old: Any, new: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
-from tensoropt.api.frontend.rewriting.rewriter import Handler, Rewriter, Scope
+from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value
 
 __all__ = ["LIST_HANDLERS", "chosen_list", "items_of", "materialize"]
@@ -160,9 +160,12 @@ def _set(
         return None
     items = list(items_of(rewriter, value, op, scope))
     if place >= len(items):
+        grows = op.get_attr("resize_if_index_out_of_bounds")
+        if scope.guard is not None and grows:
+            raise CannotRewrite("how long a list gets depends on data")
         if scope.guard is not None:
             return [value]
-        if not op.get_attr("resize_if_index_out_of_bounds"):
+        if not grows:
             return None
         items += [None] * (place + 1 - len(items))
     items[place] = item

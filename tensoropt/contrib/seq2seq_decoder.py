@@ -8,13 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
-from tensoropt.api.mirror.random_counters import Turns
 from tensoropt.contrib.seq2seq_helpers import Helper
 from tensoropt.errors import GraphError
 
 __all__ = ["BasicDecoder", "BasicDecoderOutput", "Decoder", "dynamic_decode"]
 
-_TURNS = 256  # at most so many are written out
 _map = tf.nest.map_structure
 
 BasicDecoderOutput = namedtuple("BasicDecoderOutput", ("rnn_output", "sample_id"))
@@ -104,16 +102,16 @@ def dynamic_decode(
 ) -> tuple[Any, Any, Any]:
     """``tf.contrib.seq2seq.dynamic_decode``: runs a decoder until all sequences have ended.
 
-    Where the number of steps is known (a :class:`TrainingHelper` of inputs whose steps have a size), up to 256 are
-    written out, which devices split. There are outputs of all of them then, where TensorFlow has those of the longest
-    sequence; what lies past its end counts nowhere. Otherwise it is a loop of the graph, as TensorFlow's.
+    A loop of the graph, as TensorFlow's. Where the number of steps is known (a :class:`TrainingHelper` of inputs whose
+    steps have a size), there are outputs of so many, where TensorFlow has those of the longest sequence; past its end
+    they are 0. Up to 256 such steps are planned as turns, which devices split.
 
     Args:
         decoder: such as a :class:`BasicDecoder`.
         output_time_major: whether outputs are ``(steps, batch, ...)``.
         impute_finished: whether outputs are 0, and states stay, where a sequence has ended.
         maximum_iterations: the largest number of steps.
-        parallel_iterations: without effect where steps are written out.
+        parallel_iterations: TensorFlow's, where steps stay a loop.
         swap_memory: likewise.
         scope: of the variables; default ``decoder``.
 
@@ -123,7 +121,7 @@ def dynamic_decode(
     Raises:
         GraphError: ``maximum_iterations`` is no scalar.
     """
-    with current_model().enter(), tf.compat.v1.variable_scope(scope, "decoder") as entered:
+    with current_model().enter(), tf.compat.v1.variable_scope(scope, "decoder"):
         limit = None
         if maximum_iterations is not None:
             limit = tf.convert_to_tensor(maximum_iterations, tf.int32)
@@ -133,13 +131,13 @@ def dynamic_decode(
         steps = getattr(decoder, "steps", None)
         if steps is not None and (limit is None or known is not None):
             steps = steps if known is None else min(steps, int(known))
-        if steps is not None and 0 < steps <= _TURNS and (limit is None or known is not None):
-            outputs, state, lengths = _written_out(decoder, steps, impute_finished, entered)
-        else:
-            open_steps = getattr(decoder, "open_steps", None)
-            if open_steps is not None:
-                limit = open_steps if limit is None else tf.minimum(limit, open_steps)
-            outputs, state, lengths = _loop(decoder, limit, impute_finished, parallel_iterations, swap_memory)
+        if limit is not None and known is None:
+            steps = None
+        open_steps = getattr(decoder, "open_steps", None)
+        if open_steps is not None:
+            limit = open_steps if limit is None else tf.minimum(limit, open_steps)
+        options = {"parallel_iterations": parallel_iterations, "swap_memory": swap_memory}
+        outputs, state, lengths = _loop(decoder, limit, impute_finished, steps, options)
         try:
             outputs, state = decoder.finalize(outputs, state, lengths)
         except NotImplementedError:  # by which a decoder says that nothing is to be done
@@ -167,33 +165,25 @@ def _kept(finished: Any, old: Any, new: Any) -> Any:
     return tf.where(tf.reshape(finished, [-1] + [1] * (new.shape.rank - finished.shape.rank)), old, new)
 
 
-def _written_out(decoder: Decoder, steps: int, imputes: bool, scope: Any) -> tuple[Any, Any, Any]:
-    finished, inputs, state = decoder.initialize()
-    lengths = tf.zeros_like(finished, tf.int32)
-    states, rows, turns = [state], [], Turns()
-    for number in range(steps):
-        # Left and entered again, so that scopes inside are numbered anew.
-        with tf.compat.v1.variable_scope(scope, reuse=True if number else None), turns.turn(number):
-            outputs, state, inputs, ended = _step(decoder, tf.constant(number), inputs, state, finished, imputes)
-        lengths = tf.where(finished, lengths, tf.fill(tf.shape(lengths), number + 1))
-        finished = ended
-        rows.append(outputs)
-        states.append(state)
-    longest = tf.reduce_max(lengths)
-    last = _map(
-        lambda *each: each[-1] if isinstance(each[-1], tf.TensorArray) else tf.gather(tf.stack(each), longest), *states
-    )
-    return _map(lambda *each: tf.stack(each), *rows), last, lengths
+def _loop(
+    decoder: Decoder, limit: Any, imputes: bool, steps: int | None, options: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """Runs a decoder.
 
-
-def _loop(decoder: Decoder, limit: Any, imputes: bool, parallel: int, swaps: bool) -> tuple[Any, Any, Any]:
+    Args:
+        decoder: the decoder.
+        limit: the most steps, as a tensor; None if there is no limit.
+        imputes: whether outputs and states past the ends of sequences are replaced.
+        steps: the most steps, where they are known.
+        options: of the loop.
+    """
     finished, inputs, state = decoder.initialize()
     if limit is not None:
         finished = tf.logical_or(finished, limit <= 0)
 
     def array(size: Any, dtype: Any) -> Any:
         shape = tf.TensorShape([tf.get_static_value(decoder.batch_size)]).concatenate(size)
-        return tf.TensorArray(dtype, 0, dynamic_size=True, element_shape=shape)
+        return tf.TensorArray(dtype, steps or 0, dynamic_size=steps is None, element_shape=shape)
 
     arrays = _map(array, decoder.output_size, decoder.output_dtype)
     lengths = tf.zeros_like(finished, tf.int32)
@@ -210,7 +200,7 @@ def _loop(decoder: Decoder, limit: Any, imputes: bool, parallel: int, swaps: boo
         lambda time, arrays, state, inputs, finished, lengths: tf.logical_not(tf.reduce_all(finished)),
         body,
         (tf.constant(0), arrays, state, inputs, finished, lengths),
-        parallel_iterations=parallel,
-        swap_memory=swaps,
+        maximum_iterations=steps,
+        **options,
     )
     return _map(lambda rows: rows.stack(), arrays), state, lengths

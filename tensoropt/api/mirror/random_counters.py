@@ -13,10 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Turns", "count_random_ops_apart", "counted_as", "give_graphs_counters", "mark_script_graph", "seed_of_turn"]
-
-_STEP = 0x9E3779B1
-_LARGEST = 0x7FFFFFFF
+__all__ = ["count_random_ops_apart", "counted_as", "give_graphs_counters", "mark_script_graph"]
 
 _OF_SWITCH = re.compile(r"branch\d+_\d+$")
 """Finds the branches of ``tf.switch_case``, which TensorFlow 1 traces, too."""
@@ -35,46 +32,6 @@ def count_random_ops_apart(on: bool) -> None:
     """Says whether each branch and loop of a script counts its random ops anew, as in TensorFlow 2."""
     global _are_apart
     _are_apart = on
-
-
-def seed_of_turn(seed: int, number: int) -> int:
-    """The second seed of a random op in a turn of a loop.
-
-    In a loop the op goes on from number to number, so no turn draws what another one does.
-    """
-    return (seed + number * _STEP) & _LARGEST or 1
-
-
-class Turns:
-    """The turns of a loop that is written out in the default graph: its random ops count once, as in the loop."""
-
-    def __init__(self) -> None:
-        """Begins before the first turn."""
-        import tensorflow as tf
-
-        self._graph = tf.compat.v1.get_default_graph()
-        self._begun = _counters().get(self._graph, 0)
-        self._ended = self._begun  # after the first turn, which makes the variables, too
-
-    @contextlib.contextmanager
-    def turn(self, number: int) -> Iterator[None]:
-        """Surrounds a turn; numbers begin at 0."""
-        import tensorflow as tf
-
-        counters = _counters()
-        if number == 0:
-            yield
-            self._ended = counters.get(self._graph, 0)
-            return
-        first, built = seed_of_turn(self._begun, number), len(self._graph.get_operations())
-        counters[self._graph] = first
-        yield
-        counted = range(first, counters[self._graph])
-        for op in self._graph.get_operations()[built:]:
-            attr = op.node_def.attr
-            if "seed2" in attr and attr["seed2"].i and attr["seed2"].i not in counted:  # the script's own
-                op._set_attr("seed2", tf.compat.v1.AttrValue(i=seed_of_turn(attr["seed2"].i, number)))
-        counters[self._graph] = self._ended
 
 
 @contextlib.contextmanager

@@ -32,7 +32,6 @@ from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
 from tensoropt.api.frontend.walks import post_order
-from tensoropt.api.mirror.random_counters import seed_of_turn
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import declaration, has_rule
@@ -57,6 +56,8 @@ _LEFT_OUT_ATTRS = (*HINTS, GRADIENT_TYPE)
 _MANY, _AT_ONCE_BYTES = 64, 2**30
 _GROUP = "NoOp"
 _MANY_TURNS = 1009
+# Seeds of turns: from one to the next so far, at most so large.
+_SEED_STEP, _LARGEST_SEED = 0x9E3779B1, 0x7FFFFFFF
 
 OWN_GRADIENT, CALL = "_gradient", "_call"
 """The keys of the handlers of ops with a gradient of their own, and of those whose type is a function's name."""
@@ -711,8 +712,8 @@ def _waits_for_itself(op: Any) -> NoReturn:
 
 
 def _seeds(op: Any, turn: int) -> dict[str, Any]:
-    """The seed of a random op in a turn."""
+    """The seed of a random op whose state is in TensorFlow's kernel in a turn: no turn draws what another one does."""
     attr = op.node_def.attr
     if "seed2" not in attr or not (attr["seed"].i or attr["seed2"].i):
         return {}
-    return {"seed2": tf.compat.v1.AttrValue(i=seed_of_turn(attr["seed2"].i, turn))}
+    return {"seed2": tf.compat.v1.AttrValue(i=(attr["seed2"].i + turn * _SEED_STEP) & _LARGEST_SEED or 1)}

@@ -61,8 +61,9 @@ class Lowering(Protocol):
         """The state of a random operator's generator before a draw, int64 of (seed, position, seed2).
 
         Args:
-            step: how far a draw moves the position for the next one.
-            counts: of the run's draws by the generator before this draw, and with it; by default, this is the only one.
+            step: how far the draw moves the position for the next one.
+            counts: of numbers that the run draws by the generator before these, and with these; None if it draws these
+                alone.
 
         Returns:
             The state; None where nothing outlasts a run, as when an operator is measured alone.

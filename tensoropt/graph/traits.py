@@ -73,6 +73,7 @@ class Traits:
         to_batch: whether it moves blocks of an image into the batch.
         from_batch: whether it moves them back.
         gives_shape: whether it gives nothing but its inputs' shapes, or sizes: a few numbers.
+        may_fail: whether there are values of its inputs, other than indices, with which it ends a run.
         has_effect: whether it matters that it runs, though nothing reads its output: it writes, or may fail.
         once: whether it gives no tensors, and only the first device runs it: it prints.
         on_variable: whether it reads or writes a variable itself, where it is stored, rather than take its value.
@@ -111,6 +112,7 @@ class Traits:
     to_batch: bool = False
     from_batch: bool = False
     gives_shape: bool = False
+    may_fail: bool = False
     has_effect: bool = False
     once: bool = False
     on_variable: bool = False

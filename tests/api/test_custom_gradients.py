@@ -81,7 +81,7 @@ def test_branches_that_compute_are_chosen_by_a_select(model: Any) -> None:
     y, _ = _input()
     graph = _graph(to.cond(to.reduce_sum(y) > 0, lambda: y * 2, lambda: to.tanh(y)))
     types = _types(graph)
-    assert types["SelectV2"] == 1 and not any("If" in kind or kind == "Subgraph" for kind in types)
+    assert types["Select"] == 1 and not any("If" in kind or kind == "Subgraph" for kind in types)
 
 
 def test_branches_of_a_learning_rate_are_imported(model: Any) -> None:
@@ -89,7 +89,7 @@ def test_branches_of_a_learning_rate_are_imported(model: Any) -> None:
     rate = tf.compat.v1.train.piecewise_constant(step, [10], [0.1, 0.01])
     loss = to.reduce_mean(_input()[0])
     to.train.GradientDescentOptimizer(rate).minimize(loss, global_step=step)
-    assert any(op.type == "SelectV2" for op in import_model(current_model()).graph.operators)
+    assert any(op.type == "Select" for op in import_model(current_model()).graph.operators)
 
 
 def test_loop_of_known_turns_is_unrolled_and_its_turns_share_configurations(model: Any) -> None:

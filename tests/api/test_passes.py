@@ -98,7 +98,7 @@ def test_to_static_shapes_writes_branches_and_loops_out(model: Model) -> None:
     to.cond(to.placeholder(to.bool, [], name="flag"), lambda: x + 1.0, lambda: x * 2.0)
     to.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * 3.0), [to.constant(0), x])
     types = [line.split(" = ")[1].split("(")[0] for line in _after("to_static_shapes")]
-    assert types.count("SelectV2") == 1 and types.count("AddV2") >= 1  # both branches, and the choice
+    assert types.count("Select") == 1 and types.count("AddV2") >= 1  # both branches, and the choice
     assert types.count("Mul") == 3 and not {"If", "While", "StatelessIf", "StatelessWhile"} & set(types)
 
 

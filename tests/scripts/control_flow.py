@@ -546,6 +546,86 @@ def random_numbers_where_branches_and_turns_draw_them() -> None:
     check(build, "n")
 
 
+@case
+def random_numbers_of_other_shapes_in_each_turn_and_in_conditions() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        n = tf.cast(made["n"], tf.int32)
+
+        def grows(i: Any, y: Any) -> Any:
+            return i + 1, y + tf.reduce_sum(m.random_normal([i + 1, _WIDTH], seed=1), 0)
+
+        def falls(i: Any, y: Any) -> Any:
+            low = m.cond(n[i] > 2, lambda: m.random_uniform([], 0, n[i] - 2, tf.int32, seed=3), lambda: n[0])
+            return i + 1, y + tf.cast(low, tf.float32)
+
+        _, y = m.while_loop(lambda i, _: i < 3, grows, (0, made["x"][:, 0]), parallel_iterations=1)
+        options = {"maximum_iterations": 4, "parallel_iterations": 1}
+        _, y = m.while_loop(lambda i, _: m.random_uniform([], seed=2) < 0.7, falls, (0, y), **options)
+        return tf.matmul(y, made["w"])
+
+    check(build, "n")
+
+
+@case
+def what_may_fail_where_a_branch_is_not_taken() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w, n = made["x"], made["w"], tf.cast(made["n"], tf.int32)
+        k, none = n[0], tf.cast(n[0] > 3, tf.float32)
+        rows = m.TensorArray(m.float32, 3, element_shape=[BATCH, _WIDTH], clear_after_read=False)
+        rows = rows.unstack(tf.transpose(x, [1, 0, 2])[:3])
+
+        def checked() -> Any:
+            with m.control_dependencies([m.Assert(k < 3, [k])]):
+                return tf.identity(rows.read(k))
+
+        y = m.cond(k < 3, checked, lambda: x[:, 0])
+        y += m.cond(k < 3, lambda: rows.gather([k, 0])[0], lambda: x[:, 1])
+        y += m.cond(k > 3, lambda: tf.linalg.inv(tf.eye(_WIDTH) * none)[0], lambda: w[1])
+        y += m.cond(k < 4, lambda: x[:, k + 1], lambda: x[:, 2])
+        _, y = m.while_loop(lambda i, _: i < k, lambda i, y: (i + 1, y + 0.1 * x[:, i]), (0, y), maximum_iterations=9)
+        return tf.matmul(y, w) + m.while_loop(lambda i, _: i < 0, lambda i, z: (i + 1, z + w[2]), (0, w[3]))[1]
+
+    check(build, "n")
+
+
+@case
+def writes_in_cells_of_sequences_of_several_lengths() -> None:
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        count = m.get_variable("count", [], initializer=m.zeros_initializer(), trainable=False)
+
+        class Counting(Cell):
+            def __call__(self, x: Any, state: Any, scope: Any = None) -> Any:
+                h, state = super().__call__(x, state, scope)
+                with m.control_dependencies([m.assign_add(count, 1.0)]):
+                    return tf.identity(h), state
+
+        lengths = tf.minimum(made["n"], made["n"][0])  # in most batches no sequence goes to the end
+        y, _ = m.nn.dynamic_rnn(Counting(m, _WIDTH), made["x"], dtype=m.float32, sequence_length=lengths)
+        loss = m.reduce_mean(m.square(tf.tensordot(y, made["w"], 1)))
+        train = m.train.GradientDescentOptimizer(0.5).minimize(loss)
+        return {**made, "count": count, "loss": loss, "train": train}
+
+    compare(make, ["loss", "w"], "train", only("x", "n"), options=_OPTIONS)
+
+
+@case
+def random_numbers_and_lists_of_a_loop_that_stays_one() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        w, ends = made["w"], tf.cast(made["n"][0], tf.int32)
+
+        def turn(i: Any, rows: Any, y: Any) -> Any:
+            y = tf.tanh(tf.matmul(y, w)) * m.random_uniform([BATCH, _WIDTH], 1.0, 1.0 + 1e-6, seed=1)
+            return i + 1, rows.write(i, y), y
+
+        rows = m.TensorArray(m.float32, ends, element_shape=[BATCH, _WIDTH])
+        given = (0, rows, made["x"][:, 0])
+        _, rows, y = m.while_loop(lambda i, *_: i < ends, turn, given, parallel_iterations=1)
+        return y + tf.reduce_mean(rows.stack(), 0)
+
+    check(build, "n")
+
+
 @core_case
 def dropout_in_recurrent_layers() -> None:
     class Dropped(Cell):

@@ -33,9 +33,9 @@ def decoded(value: Any) -> Any:
 
 
 def types_of(tensors: Iterable[Any]) -> Any:
-    """An AttrValue that lists the dtypes of tensors."""
+    """An AttrValue that lists the dtypes of tensors, or dtypes."""
     value = tf.compat.v1.AttrValue()
-    value.list.type.extend(tensor.dtype.as_datatype_enum for tensor in tensors)
+    value.list.type.extend(getattr(each, "dtype", each).as_datatype_enum for each in tensors)
     return value
 
 

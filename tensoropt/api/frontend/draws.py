@@ -2,8 +2,8 @@
 
 TensorFlow runs such an op only where its branch is taken, and once in each turn; the op goes on in its numbers from run
 to run. Devices have one op for each turn, which run in any case. So each draws at a place that is counted: behind as
-many draws as the run has made before, and as many as the op has ever made. In the graph it is TensorFlow's op that is
-given a state, of which the counter is replaced by two counts: of the run's draws before this one, and with this one.
+many numbers as the op has given before the run, and before in the run. In the graph it is TensorFlow's op that is given
+a state, of which the counter is replaced by two counts: of the run's numbers before these, and with these.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.graph.ops.random import GENERATOR, twin_of
+from tensoropt.graph.ops.random import DRAWN_BY_STATE, GENERATOR, twin_of
 
-__all__ = ["counted_draw", "draw_attrs", "original_of"]
+__all__ = ["counted_draw", "draw_attrs", "is_draw", "original_of"]
 
 _ORIGINAL = "_tensoropt_draw"
+_TYPES = frozenset(map(twin_of, DRAWN_BY_STATE))
 
 
 def counted_draw(node: Any, generator: str, shape: Any) -> tuple[str, dict[str, Any]]:
@@ -35,6 +36,11 @@ def counted_draw(node: Any, generator: str, shape: Any) -> tuple[str, dict[str, 
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
     attrs = {"dtype": attr(type=dtype), "Tshape": attr(type=shape.dtype.as_datatype_enum)}
     return twin_of(node.op), {**attrs, _ORIGINAL: attr(s=original.SerializeToString(deterministic=True))}
+
+
+def is_draw(op: Any) -> bool:
+    """Tells whether an operation is a counted draw, whose numbers differ from run to run."""
+    return op.type in _TYPES and _ORIGINAL in op.node_def.attr
 
 
 def draw_attrs(original: Any) -> dict[str, Any]:

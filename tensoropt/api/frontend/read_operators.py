@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensoropt.api.frontend.draws import is_draw, original_of
 from tensoropt.api.frontend.fetchable_operations import fetchable, given_names
 from tensoropt.api.frontend.parts import training_roots
 from tensoropt.api.frontend.reader import Reader
@@ -41,8 +42,10 @@ def read_operators(source: Source) -> Source:
         others = [name for name in fetchable(graph, source.initial, given_names(source.model)) if name in source.own]
     else:
         others = sorted(only)
+    # The last draws of random ops, which decide where the next run draws, whoever reads them.
+    draws = {original_of(op.node_def).name: op.name for op in graph.get_operations() if is_draw(op)}
     refused = dict(source.refused)
-    for name in (*others, *reader.gradient_names):
+    for name in (*others, *draws.values(), *reader.gradient_names):
         if name in known:
             continue
         try:

@@ -31,7 +31,7 @@ from tensoropt.api.frontend.effects import (
 from tensoropt.api.frontend.functions import TOKEN
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
-from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, is_done_once, is_opaque
+from tensoropt.api.frontend.subgraphs import GIVEN_FOR_LISTS, Differentiated, Group, groups_of, is_done_once, is_opaque
 from tensoropt.api.frontend.walks import needs, post_order, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
@@ -347,9 +347,9 @@ class Reader:
                     "IdentityN",
                     tuple(TensorId(group.name, places[tensor.name]) for tensor in given),
                     tuple(_spec_of_group(tensor, source) for tensor in given),
-                    MappingProxyType({"T": tuple(tensor.dtype.name for tensor in given)}),
+                    MappingProxyType({"T": tuple(_dtype_of_group(tensor).name for tensor in given)}),
                     source=source,
-                    node={"T": types_of(given)},
+                    node={"T": types_of(map(_dtype_of_group, given))},
                 )
             )
         return [*reads, whole, *passed]
@@ -559,8 +559,14 @@ def _spec(tensor: Any, source: str | None = None, *, given: bool = False, rows: 
     return TensorSpec(tuple(tensor.shape.as_list()), tensor.dtype.name)
 
 
+def _dtype_of_group(tensor: Any) -> Any:
+    return GIVEN_FOR_LISTS if tensor.dtype == tf.variant else tensor.dtype
+
+
 def _spec_of_group(tensor: Any, source: str | None) -> TensorSpec:
     """Returns the spec of a tensor that every device has whole, so that its shape may be open."""
+    if tensor.dtype == tf.variant:
+        return TensorSpec((), GIVEN_FOR_LISTS.name)
     return _spec(tensor, source) if tensor.shape.is_fully_defined() else _open_spec(tensor)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from tensoropt.api.frontend.draws import is_draw
 from tensoropt.graph.registry import declaration, has_rule
 
 __all__ = ["is_static", "keep_static", "static_operands", "static_value", "value_with"]
@@ -87,4 +88,4 @@ def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
 
 def _is_of_a_run(tensor: Any) -> bool:
     op = tensor.op
-    return bool(op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant))
+    return bool(op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant) or is_draw(op))

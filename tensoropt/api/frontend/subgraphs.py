@@ -37,12 +37,14 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
 
-__all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
+__all__ = ["GIVEN_FOR_LISTS", "Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
 _KNOWN_SHAPES = "known shapes (tensoropt.where instead of tensoropt.boolean_mask, a bincount with a maxlength)"
 _GIVE_SHAPES = f"Give these {_KNOWN_SHAPES}."
-_STOP = "StopGradient"
+_STOP, _CONSTANT = "StopGradient", "Const"
+GIVEN_FOR_LISTS = tf.int32
+"""The dtype of the 0 that a group gives in place of a list, which only ops inside of the group read."""
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
 _ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc")
 
@@ -321,9 +323,11 @@ class _Reads:
 
     def may_give(self, tensor: Any, inside: Collection[Any]) -> bool:
         """Tells whether a group may give a tensor: its shape is known, or only groups and writers of rows read it."""
-        if tensor.dtype == tf.variant or is_done_once(tensor.op):
-            return bool(tensor.dtype != tf.variant)
         readers = [x for x in tensor.consumers() if x in self.needed and x not in inside]
+        if tensor.dtype == tf.variant:
+            return not readers and tensor.op not in self.roots  # its place alone is there
+        if is_done_once(tensor.op):
+            return True
         taken = all(x in self.grouped or _takes_rows(x) or x.name in self.differentiated.given for x in readers)
         is_root = tensor.op in self.roots
         return tensor.shape.is_fully_defined() or (self.fetched if is_root else bool(readers) and taken)
@@ -428,6 +432,12 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             if t.name in constants:
                 stop = body.node.add(name=f"{t.op.name}/constant{t.value_index}", op=_STOP, input=[t.name])
                 stop.attr["T"].type = t.dtype.as_datatype_enum
+    results = [f"{t.op.name}/nothing{t.value_index}:0" if t.dtype == tf.variant else t.name for t in outputs]
+    for t, name in zip(outputs, results, strict=True):
+        if t.dtype == tf.variant:
+            nothing = body.node.add(name=name.removesuffix(":0"), op=_CONSTANT)
+            nothing.attr["dtype"].type = GIVEN_FOR_LISTS.as_datatype_enum
+            nothing.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, GIVEN_FOR_LISTS))
     for number, t in enumerate(inputs.values()):
         dtype = tf.as_dtype(t.op.get_attr("dtype")) if t.dtype == tf.resource else t.dtype
         node = body.node.add(name=f"input{number}", op="Placeholder")
@@ -441,7 +451,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         late,
         tuple(outputs),
         body,
-        tuple(t.name for t in outputs),
+        tuple(results),
         tuple(draws),
         digest,
     )
@@ -479,7 +489,7 @@ def _take_value(op: Any, node: Any, body: Any) -> None:
             f"{op.type} '{op.name}': takes a variable itself and works with tensors whose shapes only a run knows. "
             "Give it the variable's value (read_value())."
         )
-    axis = body.node.add(name=f"{op.name}/axis", op="Const")
+    axis = body.node.add(name=f"{op.name}/axis", op=_CONSTANT)
     axis.attr["dtype"].type = tf.int32.as_datatype_enum
     axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0))
     batch_dims = node.attr["batch_dims"].i

@@ -380,14 +380,22 @@ class Builder:
                 gradient = tf.zeros_like(self._cuts[edge]) if gradient is None else tf.convert_to_tensor(gradient)
             return reshard(gradient, made, steps, mesh, engine, spec.dtype, spec.shape)
 
-    @staticmethod
-    def _found(operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:
-        """Checks that there is a gradient for each operator."""
+    def _is_learnt(self, tensor: TensorId) -> bool:
+        """Tells whether gradients flow to a tensor."""
+        return any(edge.tensor == tensor for edge in self._local.graph.differentiable)
+
+    def _found(self, operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:
+        """The gradient of each operator, zeros where the loss does not depend on the tensor."""
+        gradients = {}
         for op, gradient in zip(operators, found, strict=True):
-            if gradient is None:
+            if gradient is None and len(op.outputs) == 1 and not self._is_learnt(op.inputs[0]):
+                # A branch that is known not to be taken, or a loop without turns, stood between them.
+                gradient = tf.zeros_like(self._values[op.inputs[0]])
+            elif gradient is None:
                 raise SessionError(f"{op}: on this device the loss does not depend on '{op.inputs[0]}'.")
-        assert backward is not None  # noqa: S101  # as there are gradients
-        return Differentiated(operators, {op.name: g for op, g in zip(operators, found, strict=True)}, backward)
+            gradients[op.name] = gradient
+        differentiated = [op for op, gradient in zip(operators, found, strict=True) if gradient is not None]
+        return Differentiated(differentiated, gradients, backward)
 
     def _outputs(self, op: Operator) -> list[Any]:
         local, own = self._local, traits(op)

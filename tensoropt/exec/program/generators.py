@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import generator_of, seeds_of
+from tensoropt.graph.ops.random import generator_of, numbers_skipped, seeds_of
 
 __all__ = ["Draws", "Generator"]
 
@@ -68,7 +68,7 @@ class Draws:
 
         Args:
             op: the operator.
-            step: how far a draw moves the state.
+            step: how far the draw moves the state, if it is the only one of a run.
             counts: see :meth:`tensoropt.graph.lowering.Lowering.next_state`.
         """
         name = generator_of(op)
@@ -79,7 +79,7 @@ class Draws:
             if name not in self._begun:
                 with tf.control_dependencies(None):
                     self._begun[name] = generator.variable.read_value()
-            before, after = tf.unstack(tf.cast(counts, tf.int64) * step, num=2)
+            before, after = tf.unstack(numbers_skipped(tf.cast(counts, tf.int64)), num=2)
             self._moved.setdefault(name, []).append(after)
             return self._begun[name] + tf.stack([0, before, 0])
 

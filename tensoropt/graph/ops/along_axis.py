@@ -58,7 +58,7 @@ def reordered(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("ReverseSequence", (floats(12, 6, 8), integers(12, high=7)), {"seq_dim": 1, "batch_dim": 0}),
         Sample("ReverseSequence", (floats(4, 24), integers(24, high=5)), {"seq_dim": 0, "batch_dim": 1}),
     ],
-    traits=Traits(moves=True, in_place=False),
+    traits=Traits(moves=True, in_place=False, may_fail=True),
 )
 def reverse_sequence(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the sequences pass through."""
@@ -187,7 +187,7 @@ def _inverse(ctx: Lowering, permutation: Any) -> Any:
     "InvertPermutation",
     lower=_inverse,
     samples=[Sample("InvertPermutation", (np.array([3, 0, 5, 1, 4, 2], np.int32),))],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 def inverse_permutation(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Any number may land in any place, so each device inverts the whole and keeps its piece."""

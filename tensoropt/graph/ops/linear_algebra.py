@@ -65,7 +65,7 @@ class _Factor:
     def declare(self) -> None:
         """Registers it."""
         samples = [Sample(self.type, (self.matrices,), attrs) for attrs in self.attrs]
-        register_op(self.type, lower=_factor, samples=samples, traits=Traits(in_place=False))(self._rule)
+        register_op(self.type, lower=_factor, samples=samples, traits=Traits(in_place=False, may_fail=True))(self._rule)
 
     def _rule(self, op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         (x,) = inputs
@@ -152,7 +152,7 @@ def _solved(op: Operator, inputs: Sequence[TensorSpec], *, flops: float, saved_i
         Sample("MatrixSolve", (floats(6, 3, 3), floats(6, 3, 2))),
         Sample("MatrixSolve", (floats(3, 3), floats(3, 4)), {"adjoint": True}),
     ],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 def solve(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Factors of each matrix, then two triangular solves."""
@@ -167,19 +167,19 @@ def solve(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("MatrixTriangularSolve", (_definite(6, 3), floats(6, 3, 2))),
         Sample("MatrixTriangularSolve", (_definite(1, 3), floats(2, 3, 2)), {"lower": False, "adjoint": True}),
     ],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 @register_op(
     "BandedTriangularSolve",
     lower=_same,
     samples=[Sample("BandedTriangularSolve", (floats(6, 2, 3, low=1, high=2), floats(6, 3, 2)))],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 @register_op(
     "TridiagonalSolve",
     lower=_same,
     samples=[Sample("TridiagonalSolve", (_definite(6, 3), floats(6, 3, 2)), {"partial_pivoting": True})],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 def triangular_solve(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Back substitution, for each column."""
@@ -204,7 +204,7 @@ def tridiagonal_product(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     samples=[
         Sample("MatrixSolveLs", (floats(6, 4, 2), floats(6, 4, 3), np.float64(0.5)), {"fast": True}),
     ],
-    traits=Traits(in_place=False),
+    traits=Traits(in_place=False, may_fail=True),
 )
 def least_squares(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The normal equations of each matrix, or its orthogonal factors."""

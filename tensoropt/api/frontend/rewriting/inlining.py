@@ -14,7 +14,8 @@ from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.lists import chosen_list
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
 from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope, order, roots_of
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, select
+from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.ops.random import numbers_skipped
 from tensoropt.graph.registry import has_rule, traits
@@ -23,6 +24,7 @@ __all__ = ["CALL_HANDLERS", "SIZE_HANDLERS", "VARIABLE_HANDLERS", "choose", "gua
 
 _ASSIGN = "AssignVariableOp"
 _ADDING = ("AssignAddVariableOp", "AssignSubVariableOp")
+_ASSERT = "Assert"
 _DIVISIONS = ("FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Div", "RealDiv")
 
 
@@ -135,7 +137,7 @@ def choose(rewriter: Rewriter, condition: Any, one: Value, other: Value, op: Any
         raise CannotRewrite("its branches give tensors that cannot be chosen from")
     if a.shape.rank is None or (a.shape.rank != b.shape.rank):
         raise CannotRewrite("its branches give tensors of unknown shapes")
-    return rewriter.build(tf.where, condition, a, b, of=op, scope=scope, name="choice")
+    return rewriter.build(select, condition, a, b, of=op, scope=scope, name="choice")
 
 
 def _before_gate(rewriter: Rewriter, tensor: Any, condition: Any, *, holds: bool = False) -> Any:
@@ -155,11 +157,12 @@ def check(rewriter: Rewriter, operations: Iterable[Any]) -> None:
         CannotRewrite: naming one that may not: it prints, or may fail.
     """
     for op in operations:
-        if op.type in rewriter.rules.handlers or op.type in _ADDING or op.type == _ASSIGN:
+        if op.type in rewriter.rules.handlers or op.type in _ADDING or op.type in (_ASSIGN, _ASSERT):
             continue
         own = traits(op)
         takes_variable = takes_handle(op) and not (own.on_variable or own.is_lookup)
-        if not has_rule(op.type) or (own.has_effect and not own.on_variable) or takes_variable:
+        acts = own.has_effect and not own.on_variable
+        if not has_rule(op.type) or acts or own.may_fail or takes_variable:
             raise CannotRewrite(f"{op.type} '{op.name}' may not run where its branch is not taken")
 
 
@@ -171,16 +174,22 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
     operands = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
     if traits(op).on_variable and has_effect(op):
         return _updated(rewriter, op, scope, operands)
+    if op.type == _ASSERT:
+        holds = rewriter.build(_unless, guard, operands[0], of=op, scope=scope, name="checked")
+        return list(rewriter.copy(op, scope, [holds, *operands[1:]]).outputs)
+    for place, what in static_operands(op).items():
+        if rewriter.known.value(operands[place]) is None and not is_static(operands[place]):
+            raise CannotRewrite(f"the {what} of {op.type} '{op.name}' may not be there where its branch is not taken")
     indices = traits(op).indices
     changed = False
     for place in indices:
         # Zero is an index of whatever holds something.
         zeros = rewriter.build(tf.zeros_like, operands[place], of=op, scope=scope, name="first")
-        operands[place] = rewriter.build(tf.where, guard, operands[place], zeros, of=op, scope=scope, name="index")
+        operands[place] = rewriter.build(select, guard, operands[place], zeros, of=op, scope=scope, name="index")
         changed = True
     if op.type in _DIVISIONS and operands[1].dtype.is_integer and rewriter.known.value(operands[1]) is None:
         ones = rewriter.build(tf.ones_like, operands[1], of=op, scope=scope, name="one")
-        operands[1] = rewriter.build(tf.where, guard, operands[1], ones, of=op, scope=scope, name="divisor")
+        operands[1] = rewriter.build(select, guard, operands[1], ones, of=op, scope=scope, name="divisor")
         changed = True
     if traits(op).reads_variable or (traits(op).is_lookup and takes_handle(op)):
         if operands[0].op.name in rewriter.user.given_rows and rewriter.is_differentiated(op, scope):
@@ -191,6 +200,11 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
     return list(rewriter.copy(op, scope, operands).outputs) if changed else None
 
 
+def _unless(guard: Any, holds: Any) -> Any:
+    """A check that holds where a branch is not taken."""
+    return tf.logical_or(tf.logical_not(guard), holds)
+
+
 def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """A variable gets the new value or keeps its own."""
     handle, new = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
@@ -198,14 +212,14 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
 
     def assign(handle: Any, new: Any) -> Any:
         if op.type in _ADDING:
-            kept_value = tf.where(scope.guard, new, tf.zeros_like(new))
+            kept_value = select(scope.guard, new, tf.zeros_like(new))
             kind = (
                 tf.raw_ops.AssignAddVariableOp if op.type == "AssignAddVariableOp" else tf.raw_ops.AssignSubVariableOp
             )
             return kind(resource=handle, value=kept_value)
         with tf.control_dependencies(before):
             old = tf.raw_ops.ReadVariableOp(resource=handle, dtype=new.dtype)
-        return tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(scope.guard, new, old))
+        return tf.raw_ops.AssignVariableOp(resource=handle, value=select(scope.guard, new, old))
 
     known = len(rewriter.graph.get_operations())
     rewriter.build(assign, handle, new, of=op, scope=scope, name="assign")
@@ -226,7 +240,7 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
 
     def choose_again(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
         return [
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(scope.guard, b, a))
+            tf.raw_ops.AssignVariableOp(resource=handle, value=select(scope.guard, b, a))
             for handle, a, b in zip(handles, old, new, strict=True)
         ]
 
@@ -264,7 +278,7 @@ def _looked_up(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | N
         return None
     if scope.guard is not None:
         indices = rewriter.build(
-            lambda x: tf.where(scope.guard, x, tf.zeros_like(x)), indices, of=op, scope=scope, name="index"
+            lambda x: select(scope.guard, x, tf.zeros_like(x)), indices, of=op, scope=scope, name="index"
         )
     lookup = tf.gather_nd if op.type == "ResourceGatherNd" else tf.gather
     batch_dims = op.get_attr("batch_dims") if op.type == "ResourceGather" else 0
@@ -296,7 +310,7 @@ def _read_and_skipped(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Val
 
     def write(handle: Any, found: Any, count: Any) -> Any:
         if scope.guard is not None:
-            count = tf.where(scope.guard, count, tf.zeros_like(count))
+            count = select(scope.guard, count, tf.zeros_like(count))
         low, high, key = tf.unstack(tf.bitcast(found, tf.uint64), num=3)
         skipped = low + numbers_skipped(tf.cast(count, tf.uint64))
         carried = high + tf.cast(skipped < low, tf.uint64)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope
-from tensoropt.api.frontend.rewriting.values import TensorList, Value
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, select
 
 __all__ = ["LIST_HANDLERS", "chosen_list", "items_of", "materialize"]
 
@@ -68,7 +68,7 @@ def chosen_list(
             zeros if a is None else _gated(rewriter, own, a, op, scope),
             zeros if b is None else _gated(rewriter, others, b, op, scope),
         )
-        items.append(rewriter.build(tf.where, condition, *sides, of=op, scope=scope, name="choice"))
+        items.append(rewriter.build(select, condition, *sides, of=op, scope=scope, name="choice"))
     return replace(one, items=tuple(items), source=None, conditions=shared)
 
 
@@ -138,6 +138,7 @@ def _get(
         if not items or any(item is None for item in items):
             return None
         everything = _stacked(rewriter, value, op, scope)
+        index = _legal(rewriter, index, op, scope)
         return [rewriter.build(tf.gather, everything, index, of=op, scope=scope, name="item")]
     if not 0 <= place < len(items):
         return [_nothing(rewriter, value, shape, op)] if scope.guard is not None else None
@@ -237,7 +238,15 @@ def _gather(
     made = _stacked(rewriter, value, op, scope, shape)
     if made is None:
         return None
+    indices = _legal(rewriter, indices, op, scope)
     return [rewriter.build(tf.gather, made, indices, of=op, scope=scope, name="items")]
+
+
+def _legal(rewriter: Rewriter, indices: Any, op: Any, scope: Scope) -> Any:
+    """Indices, or the first one where a branch is not taken."""
+    if scope.guard is None:
+        return indices
+    return rewriter.build(lambda x: select(scope.guard, x, tf.zeros_like(x)), indices, of=op, scope=scope, name="index")
 
 
 def _scatter(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:

@@ -57,7 +57,7 @@ def _unread(rewriter: Rewriter, op: Any, scope: Scope, body: Any) -> frozenset[i
 def _acts(function: Any) -> bool:
     """Tells whether a function does something besides drawing random numbers, here or in what it calls."""
     return any(
-        any(map(_acts, called)) if (called := called_graphs(op)) else has_effect(op) and not _draws(op)
+        any(map(_acts, called)) if (called := list(called_graphs(op))) else has_effect(op) and not _draws(op)
         for op in function.get_operations()
     )
 
@@ -142,14 +142,21 @@ def _unrolled(
     running: Any = None  # whether the loop has not ended, once that depends on data
     effects: list[Any] = []
     idle = STEPS in op.node_def.attr and not _acts(body)
+
+    def check_end(number: int, prefix: str) -> Any:
+        """Whether another turn follows, which TensorFlow asks before each turn, and once more after the last one."""
+        draws = () if running is None else (running,)
+        loop = ("cond", number)
+        return rewriter.call(condition, state, scope, op, f"{prefix}/condition", draws=draws, after=effects, loop=loop)[
+            0
+        ]
+
     for number, certain in enumerate(turns):
         begun = len(rewriter.effects)
         prefix = f"{scope.prefix}{op.name}/turn_{number}"
         guard = None
         if certain is None:
-            holds = rewriter.call(
-                condition, state, scope, op, f"{prefix}/condition", after=effects, loop=("cond", number)
-            )[0]
+            holds = check_end(number, prefix)
             if running is not None:
                 holds = rewriter.build(tf.logical_and, running, holds, of=op, scope=scope, name="running")
             running = guard = holds
@@ -189,6 +196,8 @@ def _unrolled(
             # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
             known = isinstance(value, tf.Tensor) and rewriter.known.value(value) is not None
             state[place] = value if known else results[place]
+    if any(map(_draws, condition.get_operations())):
+        check_end(len(turns), f"{scope.prefix}{op.name}/end")
     return [results[place] for place in places]
 
 

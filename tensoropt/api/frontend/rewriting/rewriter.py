@@ -444,13 +444,19 @@ class Rewriter:
         begun = len(self.effects)
         own = GRADIENT_TYPE in op.node_def.attr
         handler = self.rules.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
-        values = None if handler is None else handler(self, op, scope)
-        if values is None and scope.guard is not None:
-            values = self.rules.guarded(self, op, scope)
-        if values is None:
-            made = self.copy(op, scope)
-            self._done(op, scope, made.outputs, [made])
-            return
+        try:
+            values = None if handler is None else handler(self, op, scope)
+            if values is None and scope.guard is not None:
+                values = self.rules.guarded(self, op, scope)
+            if values is None:
+                made = self.copy(op, scope)
+                self._done(op, scope, made.outputs, [made])
+                return
+        except ValueError as error:
+            if scope.guard is None:
+                raise
+            # Of a turn past the end, or a branch that no run of these sizes takes.
+            raise CannotRewrite(f"{op.type} '{op.name}' cannot be: {error}") from error
         self._done(op, scope, values, self._stand_in(op, scope, values, self.effects[begun:]))
 
     def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:

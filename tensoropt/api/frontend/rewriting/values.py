@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import smart_cond
 
+from tensoropt.api.frontend.draws import is_draw
 from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.api.frontend.functions import function_attrs
 from tensoropt.graph.registry import traits
 
-__all__ = ["KnownValues", "TensorList", "Value", "VariableValue"]
+__all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "select"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +59,15 @@ class VariableValue:
 
 
 Value = tf.Tensor | TensorList | VariableValue
+
+
+def select(condition: Any, one: Any, other: Any) -> Any:
+    """One tensor where a condition holds, else another one of its shape.
+
+    TensorFlow's graph optimizer knows the shape of what the op gives, where it does not know that of a fed condition.
+    ``tf.where`` gives an unknown rank then, with which the oneDNN pass ends the process at a batch normalization.
+    """
+    return tf.raw_ops.Select(condition=condition, x=one, y=other)
 
 
 class KnownValues:
@@ -119,6 +129,7 @@ class KnownValues:
         return bool(
             made.inputs
             and not is_stateful(made)
+            and not is_draw(made)
             and not function_attrs(made)
             and all(x.name in self._fixed for x in made.inputs)
         )

@@ -111,7 +111,7 @@ def test_turns_of_a_loop_draw_behind_one_another(model: Any) -> None:
     drawing = [op for op in graph.operators if op.type == "RandomUniform"]
     assert len({op.attrs["generator"] for op in drawing}) == 1 and {op.attrs["seed2"] for op in drawing} == {3}
     counts = [graph[op.inputs[-1].op].attrs["value"].tolist() for op in drawing]
-    assert counts == [[0, 1], [1, 2], [2, 3]]
+    assert counts == [[0, 32], [32, 64], [64, 96]]
 
 
 def test_loop_of_unknown_turns_is_one_operator(model: Any) -> None:

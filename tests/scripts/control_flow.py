@@ -124,7 +124,7 @@ def loops_of_so_many_turns_as_data_say() -> None:
     check(build)
 
 
-@core_case
+@case
 def lists_in_loops_of_so_many_turns_as_data_say() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         w, steps = made["w"], m.unstack(made["x"], axis=1)

@@ -146,10 +146,9 @@ def _unrolled(
     def check_end(number: int, prefix: str) -> Any:
         """Whether another turn follows, which TensorFlow asks before each turn, and once more after the last one."""
         draws = () if running is None else (running,)
-        loop = ("cond", number)
-        return rewriter.call(condition, state, scope, op, f"{prefix}/condition", draws=draws, after=effects, loop=loop)[
-            0
-        ]
+        part, turn = f"{prefix}/condition", ("cond", number)
+        (holds,) = rewriter.call(condition, state, scope, op, part, draws=draws, after=effects, loop=turn).values()
+        return holds
 
     for number, certain in enumerate(turns):
         begun = len(rewriter.effects)

@@ -170,7 +170,7 @@ class Rewriter:
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         gated: the tensor and the condition of each of those, by name.
         rows: the rows of tensors, by their names.
-        drawn: by states of random ops, how many draws a run has made: a number, or a tensor if only a run knows.
+        drawn: by states of random ops, how many numbers a run has drawn: an int, or a tensor if only a run knows.
     """
 
     def __init__(self, graph: Any, rules: Rules, user: UserGraph, *, probing: bool = False) -> None:

@@ -13,6 +13,7 @@ from tensoropt.errors import GraphError
 
 __all__ = ["BasicDecoder", "BasicDecoderOutput", "Decoder", "dynamic_decode"]
 
+_TURNS = 256  # at most so many are planned one by one
 _map = tf.nest.map_structure
 
 BasicDecoderOutput = namedtuple("BasicDecoderOutput", ("rnn_output", "sample_id"))
@@ -103,8 +104,8 @@ def dynamic_decode(
     """``tf.contrib.seq2seq.dynamic_decode``: runs a decoder until all sequences have ended.
 
     A loop of the graph, as TensorFlow's. Where the number of steps is known (a :class:`TrainingHelper` of inputs whose
-    steps have a size), there are outputs of so many, where TensorFlow has those of the longest sequence; past its end
-    they are 0. Up to 256 such steps are planned as turns, which devices split.
+    steps have a size) and at most 256, steps are planned as turns, which devices split. There are outputs of so many
+    then, where TensorFlow has those of the longest sequence; past its end they are 0.
 
     Args:
         decoder: such as a :class:`BasicDecoder`.
@@ -129,9 +130,9 @@ def dynamic_decode(
                 raise GraphError(f"dynamic_decode: maximum_iterations must be a scalar. Got shape {limit.shape}.")
         known = None if limit is None else tf.get_static_value(limit)
         steps = getattr(decoder, "steps", None)
-        if steps is not None and (limit is None or known is not None):
-            steps = steps if known is None else min(steps, int(known))
-        if limit is not None and known is None:
+        if steps is not None and limit is not None:
+            steps = None if known is None else min(steps, int(known))
+        if steps is not None and not 0 < steps <= _TURNS:
             steps = None
         open_steps = getattr(decoder, "open_steps", None)
         if open_steps is not None:
@@ -174,7 +175,7 @@ def _loop(
         decoder: the decoder.
         limit: the most steps, as a tensor; None if there is no limit.
         imputes: whether outputs and states past the ends of sequences are replaced.
-        steps: the most steps, where they are known.
+        steps: the most steps, if they are planned one by one.
         options: of the loop.
     """
     finished, inputs, state = decoder.initialize()

@@ -92,6 +92,13 @@ def test_what_lies_past_the_longest_sequence_leaves_the_state(model: Model) -> N
     np.testing.assert_allclose(one[1], other[1], rtol=1e-6)
 
 
+def test_a_decoder_of_more_than_256_steps_ends_with_the_longest_sequence(model: Model) -> None:
+    helper = seq2seq.TrainingHelper(_random(2, 257, 3), [2, 1])
+    decoder = seq2seq.BasicDecoder(rnn.BasicRNNCell(_UNITS), helper, tensoropt.zeros([2, _UNITS]))
+    outputs, _, lengths = _run(seq2seq.dynamic_decode(decoder))
+    assert outputs.rnn_output.shape == (2, 2, _UNITS) and lengths.tolist() == [2, 1]
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("kind", ["luong", "bahdanau"])
 def test_attention(model: Model, kind: str, normalize: bool) -> None:

@@ -32,10 +32,10 @@ def decoded(value: Any) -> Any:
     return None
 
 
-def types_of(tensors: Iterable[Any]) -> Any:
-    """An AttrValue that lists the dtypes of tensors, or dtypes."""
+def types_of(dtypes: Iterable[Any]) -> Any:
+    """An AttrValue that lists dtypes."""
     value = tf.compat.v1.AttrValue()
-    value.list.type.extend(getattr(each, "dtype", each).as_datatype_enum for each in tensors)
+    value.list.type.extend(dtype.as_datatype_enum for dtype in dtypes)
     return value
 
 

@@ -48,8 +48,10 @@ def draw_attrs(original: Any) -> dict[str, Any]:
     return {"seed": original.attr["seed"].i, "seed2": original.attr["seed2"].i, GENERATOR: original.name}
 
 
-def original_of(node: Any) -> Any:
-    """The definition of the random op that a counted draw stands for, with the state's name; None of another op."""
-    if _ORIGINAL not in node.attr:
-        return None
-    return tf.compat.v1.NodeDef.FromString(node.attr[_ORIGINAL].s)
+def original_of(attrs: Any) -> Any:
+    """The definition of the random op that a counted draw stands for, with the state's name; None of another op.
+
+    Args:
+        attrs: of the operation's definition.
+    """
+    return tf.compat.v1.NodeDef.FromString(attrs[_ORIGINAL].s) if _ORIGINAL in attrs else None

@@ -43,7 +43,7 @@ def read_operators(source: Source) -> Source:
     else:
         others = sorted(only)
     # The last draws of random ops, which decide where the next run draws, whoever reads them.
-    draws = {original_of(op.node_def).name: op.name for op in graph.get_operations() if is_draw(op)}
+    draws = {original_of(op.node_def.attr).name: op.name for op in graph.get_operations() if is_draw(op)}
     refused = dict(source.refused)
     for name in (*others, *draws.values(), *reader.gradient_names):
         if name in known:

@@ -449,7 +449,7 @@ class Reader:
         if traced:
             attrs |= traced_attrs(node)
         outputs = tf_op.outputs[: attrs[COUNT]] if traced else tf_op.outputs
-        op_type, original = tf_op.type, original_of(tf_op.node_def)
+        op_type, original = tf_op.type, original_of(node)
         if original is not None:
             # Beside the shape, which is fixed, an operator has a random op's own operands, and the counts.
             _, counts, _, *limits = dynamic

@@ -406,7 +406,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         if draws_by_state(op):
             seeds = {key: node.attr.pop(key).i for key in ("seed", "seed2")}
             draws.append(Operator(op.name, op.type, (), (), MappingProxyType(seeds), node={}))
-        original = original_of(node)
+        original = original_of(node.attr)
         if original is not None:
             draws.append(Operator(op.name, original.op, (), (), MappingProxyType(draw_attrs(original)), node={}))
         names = []

@@ -168,14 +168,14 @@ class Variants:
         with self._world.step(f"importing {what}"):
             names = names_of(fetches)
             barred = sorted(set(names) - fetchable_operations(self._model))
-            culprit = taking_variable(self._model.graph, barred[0]) if barred else None
-            if culprit is not None:
-                raise SessionError(
-                    f"{culprit.type} '{culprit.name}': takes a variable itself, for which devices have no rule, so it "
-                    "cannot be run here. Compute what it gives outside, and feed or pass it in; for random numbers use "
-                    "tf.random.stateless_*, or another distribution of the generator."
-                )
             if barred:
+                culprit = taking_variable(self._model.graph, barred[0])
+                if culprit is not None:
+                    raise SessionError(
+                        f"{culprit.type} '{culprit.name}': takes a variable itself, for which devices have no rule, so "
+                        "it cannot be run here. Compute what it gives outside, and feed or pass it in; for random "
+                        "numbers use tf.random.stateless_*, or another distribution of the generator."
+                    )
                 raise SessionError(
                     f"Fetch '{barred[0]}': cannot be run here: it gives a variable its initial value or asks for that, "
                     "writes a checkpoint, is inside of what TensorFlow computes gradients by, or needs what does. Run "

@@ -191,7 +191,7 @@ def _traced(
         GRADIENT_TYPE: attr(s=GRADIENT.encode()),
         GRAPH: attr(s=body.as_graph_def().SerializeToString(deterministic=True)),
         COUNT: attr(i=count),
-        "T": types_of(inputs),
+        "T": types_of(x.dtype for x in inputs),
         WRT: attr(),
         RESULTS: attr(),
     }

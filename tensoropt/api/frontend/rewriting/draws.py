@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import keep_shapes
 from tensoropt.api.frontend.draws import counted_draw
 from tensoropt.api.frontend.rewriting.rewriter import Handler, Rewriter, Scope
-from tensoropt.api.frontend.rewriting.values import Value
+from tensoropt.api.frontend.rewriting.values import Value, or_zeros, select
 from tensoropt.graph.ops.random import DRAWN_BY_STATE
 
 __all__ = ["DRAW_HANDLERS"]
@@ -26,7 +26,7 @@ def _drawn(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     if scope.guard is not None and any(rewriter.known.value(x) is None for x in limits):
         # Where the branch is not taken there may be nothing between them.
         def legal(*given: Any) -> list[Any]:
-            return [tf.where(scope.guard, x, tf.constant(place, x.dtype)) for place, x in enumerate(given)]
+            return [select(scope.guard, x, tf.constant(place, x.dtype)) for place, x in enumerate(given)]
 
         limits = rewriter.build(legal, *limits, of=op, scope=scope, name="limits")
     generator = f"{scope.path}{op.name}"
@@ -62,7 +62,7 @@ def _counts(rewriter: Rewriter, generator: str, count: Any, conditions: Sequence
     def add() -> tuple[Any, Any]:
         more = tf.constant(count, tf.int64) if isinstance(count, int) else tf.reduce_prod(tf.cast(count, tf.int64))
         if conditions:
-            more = tf.where(functools.reduce(tf.logical_and, conditions), more, tf.zeros([], tf.int64))
+            more = or_zeros(functools.reduce(tf.logical_and, conditions), more)
         first = tf.constant(before, tf.int64) if isinstance(before, int) else before
         return first + more, tf.cast(tf.stack([first, first + more]), tf.uint64)
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
 from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
-from tensoropt.api.frontend.rewriting.lists import chosen_list
+from tensoropt.api.frontend.rewriting.lists import chosen_list, legal_indices
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
 from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope, order, roots_of
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, select
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, or_zeros, select
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.ops.random import numbers_skipped
@@ -183,9 +183,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
     indices = traits(op).indices
     changed = False
     for place in indices:
-        # Zero is an index of whatever holds something.
-        zeros = rewriter.build(tf.zeros_like, operands[place], of=op, scope=scope, name="first")
-        operands[place] = rewriter.build(select, guard, operands[place], zeros, of=op, scope=scope, name="index")
+        operands[place] = legal_indices(rewriter, operands[place], op, scope)
         changed = True
     if op.type in _DIVISIONS and operands[1].dtype.is_integer and rewriter.known.value(operands[1]) is None:
         ones = rewriter.build(tf.ones_like, operands[1], of=op, scope=scope, name="one")
@@ -212,7 +210,7 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
 
     def assign(handle: Any, new: Any) -> Any:
         if op.type in _ADDING:
-            kept_value = select(scope.guard, new, tf.zeros_like(new))
+            kept_value = or_zeros(scope.guard, new)
             kind = (
                 tf.raw_ops.AssignAddVariableOp if op.type == "AssignAddVariableOp" else tf.raw_ops.AssignSubVariableOp
             )
@@ -276,10 +274,7 @@ def _looked_up(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | N
     variable, indices = (scope.value(x) for x in op.inputs)
     if not isinstance(variable, VariableValue):
         return None
-    if scope.guard is not None:
-        indices = rewriter.build(
-            lambda x: select(scope.guard, x, tf.zeros_like(x)), indices, of=op, scope=scope, name="index"
-        )
+    indices = legal_indices(rewriter, indices, op, scope)
     lookup = tf.gather_nd if op.type == "ResourceGatherNd" else tf.gather
     batch_dims = op.get_attr("batch_dims") if op.type == "ResourceGather" else 0
     return [
@@ -310,7 +305,7 @@ def _read_and_skipped(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Val
 
     def write(handle: Any, found: Any, count: Any) -> Any:
         if scope.guard is not None:
-            count = select(scope.guard, count, tf.zeros_like(count))
+            count = or_zeros(scope.guard, count)
         low, high, key = tf.unstack(tf.bitcast(found, tf.uint64), num=3)
         skipped = low + numbers_skipped(tf.cast(count, tf.uint64))
         carried = high + tf.cast(skipped < low, tf.uint64)

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, select
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, or_zeros, select
 
-__all__ = ["LIST_HANDLERS", "chosen_list", "items_of", "materialize"]
+__all__ = ["LIST_HANDLERS", "chosen_list", "items_of", "legal_indices", "materialize"]
 
 # A list of more tensors is left to TensorFlow.
 _LONGEST = 4096
@@ -138,7 +138,7 @@ def _get(
         if not items or any(item is None for item in items):
             return None
         everything = _stacked(rewriter, value, op, scope)
-        index = _legal(rewriter, index, op, scope)
+        index = legal_indices(rewriter, index, op, scope)
         return [rewriter.build(tf.gather, everything, index, of=op, scope=scope, name="item")]
     if not 0 <= place < len(items):
         return [_nothing(rewriter, value, shape, op)] if scope.guard is not None else None
@@ -238,15 +238,15 @@ def _gather(
     made = _stacked(rewriter, value, op, scope, shape)
     if made is None:
         return None
-    indices = _legal(rewriter, indices, op, scope)
+    indices = legal_indices(rewriter, indices, op, scope)
     return [rewriter.build(tf.gather, made, indices, of=op, scope=scope, name="items")]
 
 
-def _legal(rewriter: Rewriter, indices: Any, op: Any, scope: Scope) -> Any:
+def legal_indices(rewriter: Rewriter, indices: Any, op: Any, scope: Scope) -> Any:
     """Indices, or the first one where a branch is not taken."""
     if scope.guard is None:
         return indices
-    return rewriter.build(lambda x: select(scope.guard, x, tf.zeros_like(x)), indices, of=op, scope=scope, name="index")
+    return rewriter.build(or_zeros, scope.guard, indices, of=op, scope=scope, name="index")
 
 
 def _scatter(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:

@@ -82,7 +82,7 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     waits = rewriter.before_read(op, scope, arguments)
     operands = [rewriter.content(value, op, scope, "value", waits) for value in arguments]
     dtypes = [x.dtype for x in operands] if loop else [x.dtype for x in op.outputs]
-    attrs["T" if loop else "Tin"] = types_of(operands[lead:])
+    attrs["T" if loop else "Tin"] = types_of(x.dtype for x in operands[lead:])
     if loop:
         attrs["output_shapes"] = tf.compat.v1.AttrValue()
         attrs["output_shapes"].list.shape.extend(

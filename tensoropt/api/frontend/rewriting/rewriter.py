@@ -246,12 +246,12 @@ class Rewriter:
             reads = (*(x.op.name for x in op.inputs), *(x.name for x in op.control_inputs)) if refused else ()
             misfit = next((refused[name] for name in reads if name in refused), None) if op.name not in inside else None
             if misfit is None:
-                begun, drawn = len(self.effects), dict(self.drawn)
+                begun = len(self.effects)
                 try:
                     self._again(op, scope)
                 except ValueError as error:
                     misfit = error
-                    self.undo(begun, drawn)
+                    del self.effects[begun:]
             if misfit is not None:
                 if required is None or op.name in required():
                     raise misfit
@@ -643,7 +643,8 @@ class Rewriter:
             made = self.make(_GROUP, [], [], {}, op.name, op)
         else:
             given = [self.constant(np.int32(0), op) if x is None else x for x in plain]
-            made = self.make("IdentityN", given, [x.dtype for x in given], {"T": types_of(given)}, op.name, op)
+            dtypes = [x.dtype for x in given]
+            made = self.make("IdentityN", given, dtypes, {"T": types_of(dtypes)}, op.name, op)
         if effects:
             made._add_control_inputs(list(effects))
         # Others wait for what the op does, so it can be fetched by its name and is not run for them.

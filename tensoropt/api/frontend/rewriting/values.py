@@ -15,7 +15,7 @@ from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.api.frontend.functions import function_attrs
 from tensoropt.graph.registry import traits
 
-__all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "select"]
+__all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "or_zeros", "select"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +68,11 @@ def select(condition: Any, one: Any, other: Any) -> Any:
     ``tf.where`` gives an unknown rank then, with which the oneDNN pass ends the process at a batch normalization.
     """
     return tf.raw_ops.Select(condition=condition, x=one, y=other)
+
+
+def or_zeros(condition: Any, tensor: Any) -> Any:
+    """A tensor where a condition holds, else zeros: an index of whatever holds something, or nothing that is added."""
+    return select(condition, tensor, tf.zeros_like(tensor))
 
 
 class KnownValues:

@@ -106,6 +106,14 @@ class Graph:
     def _variables(self) -> tuple[Operator, ...]:
         return tuple(op for op in self.operators if traits(op).is_variable)
 
+    def has_gradient(self, name: str) -> bool:
+        """Tells whether gradients flow back through an operator."""
+        return name in self._differentiated
+
+    @functools.cached_property
+    def _differentiated(self) -> frozenset[str]:
+        return frozenset(edge.consumer for edge in self.differentiable)
+
     def inputs(self) -> tuple[Operator, ...]:
         """Returns the input operators (placeholders), in order."""
         return tuple(op for op in self.operators if traits(op).is_input)

@@ -20,7 +20,6 @@ from tensoropt.plan.recomputation import made_by
 
 __all__ = [
     "backward_readers",
-    "has_gradient",
     "keep_choices",
     "reads_again",
     "reverse_steps",
@@ -91,7 +90,7 @@ def why_not_kept(
         bad = [op for op in backward_readers(graph, rules, edge, again) if not _can_repeat(op)]
         return f"{bad[0]} has no rule or has a state, so it cannot be built twice" if bad else None
     producer = graph[edge.tensor.op]
-    if traits(producer).gradient_from_output is None or not has_gradient(graph, producer.name):
+    if traits(producer).gradient_from_output is None or not graph.has_gradient(producer.name):
         return f"the gradient of {producer} does not follow from its output"
     # Readers outside of training need no copy in the backward pass.
     others = [e.consumer for e in graph.consumers(edge.tensor) if e in graph.differentiable and e != edge]
@@ -186,11 +185,6 @@ def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(reversed(back))
 
 
-def has_gradient(graph: Graph, name: str) -> bool:
-    """Tells whether gradients flow back through an operator."""
-    return any(Edge(tensor, name, i) in graph.differentiable for i, tensor in enumerate(graph[name].inputs))
-
-
 def backward_readers(
     graph: Graph, rules: Mapping[str, OpRule], edge: Edge, again: Collection[str] = ()
 ) -> list[Operator]:
@@ -202,7 +196,7 @@ def backward_readers(
     if traits(op).is_fanout:
         readers = graph.consumers(TensorId(op.name))
         return [reader for further in readers for reader in backward_readers(graph, rules, further, again)]
-    reads = edge.position in rules[op.name].saved_inputs and has_gradient(graph, op.name)
+    reads = edge.position in rules[op.name].saved_inputs and graph.has_gradient(op.name)
     return [op] if reads or op.name in again else []
 
 

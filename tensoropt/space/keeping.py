@@ -12,7 +12,7 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.in_time import InTime
-from tensoropt.plan.tensor_reuse import has_gradient, keep_choices
+from tensoropt.plan.tensor_reuse import keep_choices
 
 __all__ = ["Copies", "Keeping"]
 
@@ -94,10 +94,10 @@ class Keeping:
         return [edge for edge in self._graph.consumers(tensor) if edge.consumer in self._graph.training]
 
     def _reads_output(self, tensor: TensorId) -> bool:
-        return tensor.index in self._rules[tensor.op].saved_outputs and has_gradient(self._graph, tensor.op)
+        return tensor.index in self._rules[tensor.op].saved_outputs and self._graph.has_gradient(tensor.op)
 
     def _reads_uncached(self, edge: Edge) -> bool:
         op = self._graph[edge.consumer]
         if traits(op).is_fanout:
             return any(map(self.reads, self._graph.consumers(TensorId(op.name))))
-        return edge.position in self._rules[op.name].saved_inputs and has_gradient(self._graph, op.name)
+        return edge.position in self._rules[op.name].saved_inputs and self._graph.has_gradient(op.name)

@@ -28,7 +28,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.recomputation import made_by
-from tensoropt.plan.tensor_reuse import has_gradient, reads_again, reverse_steps
+from tensoropt.plan.tensor_reuse import reads_again, reverse_steps
 
 __all__ = ["MemoryCourse", "PeakMemory", "Scratch", "memory_course", "peak_memory", "scratch_of"]
 
@@ -272,7 +272,7 @@ class _Step:
     def _run(self, op: Operator, inputs: Sequence[_Buffer], backward: bool, made_as: str) -> list[_Buffer]:
         """The outputs of an operator's kernel, with what it keeps of its scratch memory beside them."""
         forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
-        kept = kept if has_gradient(self._graph, op.name) else 0.0
+        kept = kept if self._graph.has_gradient(op.name) else 0.0
         moment = self._moment(op.name, backward, inputs, max(0.0, forward - kept))
         outputs = []
         for index, spec in enumerate(op.outputs):

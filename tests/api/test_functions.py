@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mpi
 
 _CASES = [
     (job, case.partition(":")[2])
-    for job in jobs_of(["functions", "function_gradients", "function_maps"])
+    for job in jobs_of(["functions", "function_gradients", "function_loops", "function_maps"])
     for case in job
 ]
 

@@ -13,7 +13,7 @@ from tensorflow.python.layers import layers as layers_of_tensorflow
 
 import tensoropt
 from tensoropt.api.mirror.layers import FUNCTIONS
-from tensoropt.api.mirror.model import Model, leave_graph
+from tensoropt.api.mirror.model import Model, current_model, leave_graph
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf
@@ -121,6 +121,20 @@ def test_names_initial_values_and_numbers_are_those_of_tensorflows_own_code(mode
     for one, other in zip(found[2], wanted[2], strict=True):
         np.testing.assert_array_equal(one, other)
     assert inspect.signature(getattr(tensoropt.layers, name)) == inspect.signature(getattr(layers_of_tensorflow, name))
+
+
+def test_dropout_of_nothing_counts_no_random_op(model: Model) -> None:
+    def drawn(rate: float | None) -> Any:
+        tensoropt.reset_default_graph()
+        tensoropt.set_random_seed(1)
+        x = tensoropt.ones([2, 3])
+        y = x if rate is None else tensoropt.layers.dropout(x, rate, training=True)
+        return _run(current_model(), [y, tensoropt.random_uniform([4])])
+
+    without, of_nothing, of_half = map(drawn, (None, 0.0, 0.5))
+    np.testing.assert_array_equal(of_nothing[0], without[0])
+    np.testing.assert_array_equal(of_nothing[1], without[1])
+    assert (of_half[1] != without[1]).any()
 
 
 def test_layers_are_classes_too(model: Model) -> None:

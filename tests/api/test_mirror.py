@@ -375,6 +375,17 @@ def test_reference_and_partitioned_variables_are_refused(model: Model, make: Any
         make()
 
 
+def test_a_custom_getter_may_give_a_tensor(model: Model) -> None:
+    def normalized(getter: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensoropt.nn.l2_normalize(getter(*args, **kwargs), 0)
+
+    with tensoropt.variable_scope("scope", custom_getter=normalized):
+        inside = tensoropt.get_variable("w", [4, 2])
+    given = tensoropt.get_variable("v", [4, 2], custom_getter=normalized)
+    assert [x.op.type for x in (inside, given)] == ["Mul", "Mul"]
+    assert [v.op.name for v in v1.trainable_variables()] == ["scope/w", "v"]
+
+
 def test_context_class_answers_for_tensorflows_class(model: Model) -> None:
     variable = tensoropt.Variable([1.0, 2.0])
     assert isinstance(variable, tensoropt.Variable)

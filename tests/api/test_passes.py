@@ -222,6 +222,32 @@ def test_to_static_shapes_refuses_nothing_that_trains(model: Model) -> None:
         import_model(model, 8)
 
 
+def test_to_static_shapes_refuses_gradients_of_what_does_not_fit(product: Any) -> None:
+    point = to.placeholder(to.float32, [None], name="point")  # is no batch
+    (w,) = to.trainable_variables()
+    (slope,) = to.gradients(to.square(product), w)
+    along = to.reduce_sum(to.reshape(point, [4, 2]) * slope, name="along")
+    to.gradients(along, w, name="second")
+    source = _source(PASSES[-1].__name__, Request(batch_size=12))
+    assert "along" in source.refused and not any(op.name == "second/0/w" for op in source.operators)
+    assert any(op.name == "gradients/0/w" and op.name in source.training for op in source.operators)
+    part = import_model(current_model(), shapes={"x": [12, 4], "point": [8]}, only=["second/0/w"])
+    assert part.graph["second/0/w"].outputs[0].shape == (4, 2)
+
+
+def test_what_may_be_fetched_is_in_one_group(model: Model) -> None:
+    ids, _ = to.unique(to.placeholder(to.int32, [6], name="x"))
+    for step in range(5):
+        ids = ids + 1
+        to.reduce_sum(ids, name=f"sum{step}")
+    lines = _after("read_operators")
+    (group,) = [line for line in lines if "Subgraph" in line]
+    assert group.count("int32[]") == 5 and sum("IdentityN" in line for line in lines) == 5
+    for fetched in (["sum3"], ["add_2", "sum4"]):
+        (group,) = [line for line in _after("read_operators", Request(only=frozenset(fetched))) if "Subgraph" in line]
+        assert group.count("int32[") == len(fetched)
+
+
 def test_read_operators(product: Any) -> None:
     lines = _training(_after("read_operators", Request(batch_size=8)))
     assert lines == [

@@ -18,7 +18,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import Configuration
-from tensoropt.plan.tensor_reuse import backward_readers, has_gradient
+from tensoropt.plan.tensor_reuse import backward_readers
 from tensoropt.problem import Problem
 from tensoropt.search.registry import get_finder
 from tensoropt.space.choices import State
@@ -90,7 +90,7 @@ def _held_bytes(space: SearchSpace, again: Iterable[str]) -> Iterable[float]:
             continue
         for index, spec in enumerate(op.outputs):
             readers = graph.consumers(TensorId(op.name, index))
-            makes = index in rules[op.name].saved_outputs and has_gradient(graph, op.name)
+            makes = index in rules[op.name].saved_outputs and graph.has_gradient(op.name)
             if makes or any(backward_readers(graph, rules, edge, names) for edge in readers):
                 yield spec.size_bytes
 
@@ -102,7 +102,7 @@ def _repeated_s(space: SearchSpace, again: Iterable[str]) -> Iterable[float]:
         if op.name in again or traits(op).role is not None or not rules[op.name].saved_outputs:
             continue
         for position, tensor in enumerate(op.inputs):
-            if tensor.op in again and position in rules[op.name].saved_inputs and has_gradient(graph, op.name):
+            if tensor.op in again and position in rules[op.name].saved_inputs and graph.has_gradient(op.name):
                 yield space.cost.op_seconds(space.calls(op, np.array([0]), 0)[0])
 
 

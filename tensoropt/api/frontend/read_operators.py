@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tensoropt.api.frontend.draws import is_draw, original_of
 from tensoropt.api.frontend.fetchable_operations import fetchable, given_names
@@ -13,6 +14,10 @@ from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.errors import GraphError
 
 __all__ = ["read_operators"]
+
+
+def _has_open_output(op: Any) -> bool:
+    return not all(tensor.shape.is_fully_defined() for tensor in op.outputs)
 
 
 def read_operators(source: Source) -> Source:
@@ -28,7 +33,7 @@ def read_operators(source: Source) -> Source:
     """
     graph, only = source.graph, source.request.only
     calls, merged = source.gradient_calls, source.merged_rows
-    reader = Reader(graph, calls, merged, source.origins, fetches=only is not None, initializers=source.initial)
+    reader = Reader(graph, calls, merged, source.origins, fetches=only, initializers=source.initial)
     outputs = [output for call in calls for output in call.outputs]
     given = [name for output in outputs for name in (output.name, indices_of(output) if output.indices else None)]
     roots = training_roots(graph, filter(None, given), {output.source for output in outputs}, source.initial)
@@ -45,13 +50,20 @@ def read_operators(source: Source) -> Source:
     # The last draws of random ops, which decide where the next run draws, whoever reads them.
     draws = {original_of(op.node_def.attr).name: op.name for op in graph.get_operations() if is_draw(op)}
     refused = dict(source.refused)
-    for name in (*others, *draws.values(), *reader.gradient_names):
-        if name in known:
-            continue
+    others += [*draws.values(), *reader.gradient_names]
+    alone = [name for name in others if only is None and _has_open_output(graph.get_operation_by_name(name))]
+    pending = [*([name] for name in alone), [name for name in others if name not in set(alone)]]
+    while pending:
+        # Together, so that what all of them need is in one group; if some are refused, half of them.
+        names = [name for name in pending.pop() if name not in known]
         try:
-            more = reader.operators([graph.get_operation_by_name(name)], known=known)
+            more = reader.operators([graph.get_operation_by_name(name) for name in names], known=known)
         except GraphError as error:
-            refused[name] = error
+            half = len(names) // 2
+            if half:
+                pending += [names[half:], names[:half]]
+            else:
+                refused[names[0]] = error
             continue
         operators += more
         known |= {op.name for op in more}

@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import itertools
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -101,7 +101,7 @@ class Reader:
         merged: Sequence[MergedRows],
         sources: Mapping[str, Any],
         *,
-        fetches: bool = False,
+        fetches: Collection[str] | None = None,
         initializers: Container[str] = (),
     ) -> None:
         """Takes a graph.
@@ -111,7 +111,8 @@ class Reader:
             calls: the gradients in it.
             merged: the merged rows in it.
             sources: the user's operations behind its own, by name.
-            fetches: whether what is read is fetched, and may have shapes that only a run knows.
+            fetches: the names of what a run asks for, which may have shapes that only a run knows; None if that is
+                not known yet.
             initializers: names of operations that give variables their initial values.
         """
         self._fetches = fetches
@@ -166,7 +167,7 @@ class Reader:
         pending = list(roots)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
         found = groups_of(
-            tf_roots, known, self._place, self._differentiated, accessed=self._accessed, fetched=self._fetches
+            tf_roots, known, self._place, self._differentiated, accessed=self._accessed, fetches=self._fetches
         )
         groups = [group for group in map(self._of_its_own_name, found) if group.name not in known]
         for group in groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -71,3 +71,25 @@ class Source:
     def merged_rows(self) -> tuple[MergedRows, ...]:
         """The merges of gradients' rows in the imported part."""
         return tuple(self.model.merged_rows) if self.part is None else self.part.merged
+
+    def without(self, refused: Mapping[str, Exception]) -> Source:
+        """The model without some operations of its graph, and without the gradients that they give.
+
+        Args:
+            refused: why, by name.
+        """
+
+        def is_there(*tensors: str | None) -> bool:
+            return refused.keys().isdisjoint(name.split(":")[0] for name in tensors if name is not None)
+
+        found = (
+            replace(call, outputs=tuple(one for one in call.outputs if is_there(one.values, one.indices)))
+            for call in self.gradient_calls
+        )
+        calls = tuple(call for call in found if call.outputs)
+        rows = tuple(one for one in self.merged_rows if is_there(one.values, one.indices))
+        part = self.part
+        if (calls, rows) != (self.gradient_calls, self.merged_rows):
+            names = (op.name for op in self.model.graph.get_operations())
+            part = Part(frozenset(names) - refused.keys(), calls, rows)
+        return replace(self, part=part, refused=refused)

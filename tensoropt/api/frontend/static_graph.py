@@ -59,4 +59,4 @@ def to_static_shapes(source: Source) -> Source:
         with target.as_default():
             meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
     made_of = {name: user.origin(op) for name, op in rewriter.origins.items()}
-    return replace(source, graph=target, origins={**source.origins, **made_of}, refused=refused)
+    return replace(source, graph=target, origins={**source.origins, **made_of}).without(refused)

@@ -171,7 +171,7 @@ def groups_of(
     differentiated: Differentiated,
     *,
     accessed: Accesses,
-    fetched: bool = False,
+    fetches: Collection[str] | None = None,
 ) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
 
@@ -182,14 +182,17 @@ def groups_of(
             reads it, in an order that differs between processes.
         differentiated: what gradients there are.
         accessed: what is known of accesses to variables, to which this call adds.
-        fetched: whether the roots are fetched, which may have shapes that only a run knows.
+        fetches: the names of what a run asks for, which may have shapes that only a run knows; None if that is not
+            known yet.
 
     Raises:
         GraphError: if one holds what must not be done by every device, or a gradient, or a root has no known shape.
     """
     roots = list(roots)
+    if fetches is None:
+        _check_roots(op for op in roots if op.name not in differentiated.given)
     needed = _needed(roots, known, position)
-    others = _readers_of_effects(needed)
+    others = _readers_of_effects(needed, fetches or ())
     if others:
         roots += others
         needed = _needed(roots, known, position)
@@ -214,8 +217,28 @@ def groups_of(
         for members in found
         for part in _parted(sorted(members, key=place.__getitem__), core, differentiated.given, apart)
     ]
-    reads = _Reads(frozenset(roots), differentiated, place, frozenset().union(*parts), fetched, accessed)
+    reads = _Reads(frozenset(roots), differentiated, place, frozenset().union(*parts), fetches is not None, accessed)
     return [_group(sorted(members, key=place.__getitem__), reads) for members in parts]
+
+
+def _check_roots(roots: Iterable[Any]) -> None:
+    """Checks that what nobody fetches has known shapes, before all that it needs is walked through.
+
+    Raises:
+        GraphError: naming one that has not.
+    """
+    for op in roots:
+        if is_opaque(op) and not is_done_once(op):
+            for t in op.outputs:
+                if t.dtype == tf.variant or not t.shape.is_fully_defined():
+                    raise _not_by_itself(t)
+
+
+def _not_by_itself(t: Any) -> GraphError:
+    return GraphError(
+        f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be fetched "
+        "by itself. Fetch what has a known shape, such as a sum of it."
+    )
 
 
 def _parted(
@@ -252,11 +275,12 @@ def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, 
     return post_order(last_first(roots), lambda op: last_first(needs(op)))
 
 
-def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
+def _readers_of_effects(needed: Iterable[Any], fetches: Container[str]) -> list[Any]:
     """Returns the operations that make tensors of known shapes from tensors of open shapes that effects made.
 
-    They are computed once, in one group, whichever of them are fetched later. For example, of a loop in which the
-    user's Python plays a game, the losses serve training, and the length is for the user.
+    Those that a run asks for may have open shapes, too. They are computed once, in one group, whichever of them are
+    fetched later. For example, of a loop in which the user's Python plays a game, the losses serve training, and the
+    length is for the user.
     """
     pending = [op for op in needed if is_done_once(op) and is_opaque(op)]
     seen: set[Any] = set(pending)
@@ -266,7 +290,10 @@ def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
         for reader in (x for t in op.outputs for x in t.consumers() if x not in seen):
             seen.add(reader)
             if _is_alike(reader):
-                (pending if is_opaque(reader) else found).append(reader)
+                if is_opaque(reader):
+                    pending.append(reader)
+                if not is_opaque(reader) or reader.name in fetches:
+                    found.append(reader)
     return found
 
 
@@ -280,15 +307,17 @@ def _add(found: list[set[Any]], members: set[Any]) -> None:
 
 def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int], given: Container[str]) -> set[Any]:
     """With all that lies between members, without which the group would need what needs it."""
+    places = [place[op] for op in members]
+    span = needed[min(places) : max(places) + 1]  # each operation stands after those that it waits for
     memo: dict[str, bool] = {}
     after: set[Any] = set()
-    for op in needed:
+    for op in span[1:]:
         if any(x in members or x in after for x in _waits_for(op, given, memo)):
             after.add(op)
     before: set[Any] = set()
-    for op in reversed(needed):
+    for op in reversed(span):
         if op in members or op in before:
-            before.update(x for x in _waits_for(op, given, memo) if x in place)
+            before.update(_waits_for(op, given, memo))
     return members | (after & before)
 
 
@@ -385,21 +414,17 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     outputs = [t for op in operations for t in reads.outputs(op, inside)]
     for t in outputs:
         if not reads.may_give(t, inside):
-            raise GraphError(
-                f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be "
-                "fetched by itself. Fetch what has a known shape, such as a sum of it."
-            )
+            raise _not_by_itself(t)
     constants = {t.name for op in operations for t in op.outputs if reads.differentiated.is_constant(t)}
     inputs: dict[tuple[str, tuple[Any, ...]], Any] = {}
     late: dict[int, tuple[list[Any], Sequence[Any]]] = {}
     draws: list[Operator] = []
     graph = operations[0].graph
     body = tf.compat.v1.GraphDef()
-    body.versions.CopyFrom(graph.as_graph_def().versions)
+    body.versions.CopyFrom(graph.graph_def_versions)
     body.library.function.extend(_functions(graph, [op.node_def for op in operations]))
     for op in operations:
-        node = body.node.add()
-        node.CopyFrom(op.node_def)
+        node = op.node_def
         node.device = ""
         for attr in HINTS:
             node.attr.pop(attr, None)
@@ -428,6 +453,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         node.input.extend(sorted(f"^{x.name}" for x in op.control_inputs if x in inside))
         if takes_handle(op):
             _take_value(op, node, body)
+        body.node.append(node)
         for t in op.outputs:
             if t.name in constants:
                 stop = body.node.add(name=f"{t.op.name}/constant{t.value_index}", op=_STOP, input=[t.name])
@@ -471,7 +497,7 @@ def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
 
 
 def _take_value(op: Any, node: Any, body: Any) -> None:
-    """Makes a read of a variable, or a lookup in it, take the variable's value instead."""
+    """Makes a read of a variable, or a lookup in it, take the variable's value instead; adds what it reads."""
     if traits(op).reads_variable:
         dtype = node.attr["dtype"].type
         node.op = PASSED_ON

@@ -7,6 +7,7 @@ the plan what is split.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,15 @@ def _dense(self: Any, inputs: Any) -> Any:
     return outputs if self.activation is None else self.activation(outputs)
 
 
-_CALLS: dict[str, Callable[..., Any]] = {"Dense": _dense}
+def _dropout(self: Any, inputs: Any, training: Any = False) -> Any:
+    # TensorFlow's copy of Keras counts a random op here, by which later ones without a seed have other numbers than in
+    # TensorFlow 1 and in the Keras that replaces the copy.
+    if isinstance(self.rate, numbers.Real) and self.rate == 0:
+        return tf.identity(inputs)
+    return core.Dropout.call(self, inputs, training=training)
+
+
+_CALLS: dict[str, Callable[..., Any]] = {"Dense": _dense, "Dropout": _dropout}
 
 
 class Embedding(Layer):

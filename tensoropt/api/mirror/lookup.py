@@ -315,12 +315,14 @@ def _context_class(twin: Any, dotted: str) -> type:
 
 
 def _resource_variable(variable: Any) -> Any:
-    """Let a whole resource variable through.
+    """Let a whole resource variable through, and what the user's ``custom_getter`` has made of one.
 
     Raises:
         UnsupportedError: For a reference variable or a partitioned one.
     """
-    if not hasattr(variable, "handle"):
+    import tensorflow as tf
+
+    if not hasattr(variable, "handle") and not isinstance(variable, tf.Tensor):
         raise UnsupportedError(
             f"Variable {getattr(variable, 'name', variable)!r}: it must be one whole resource variable, "
             f"got {type(variable).__name__}. Leave out use_resource=False and partitioner: find_strategy "

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import OpError
-from tensoropt.exec.program.bodies import body_outputs
+from tensoropt.exec.program.bodies import add_functions, body_outputs
 from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import late, with_gradient
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_operator
@@ -97,12 +97,10 @@ class OpLowering:
     ) -> list[Any]:
         """See :meth:`tensoropt.graph.lowering.Lowering.emit`."""
         if self.op.body is not None:
-            graph = tf.compat.v1.get_default_graph()
-            known = len(graph.get_operations())
-            outputs = body_outputs(self.op, inputs, self._draws)
+            outputs, operations = body_outputs(self.op, inputs, self._draws)
             # Who waits for it wants all of its effects, and what it reads to be read: TensorFlow leaves out branches
             # and loops that give nobody anything.
-            self.operation = tf.group(*graph.get_operations()[known:], *inputs)
+            self.operation = tf.group(*operations, *inputs)
             return outputs
         values = dict(self.op.static) | dict(static or {})
         unknown = sorted(set(values) - set(self.op.static))
@@ -119,12 +117,8 @@ class OpLowering:
         node_attrs = {key: value for key, value in self.op.node.items() if not key.startswith("_")}
         for key, value in (attrs or {}).items():
             node_attrs[key] = _like(node_attrs[key], value)
-        graph = tf.compat.v1.get_default_graph()
-        if self.op.functions:
-            library = tf.compat.v1.GraphDef()
-            library.library.function.extend(self.op.functions)
-            tf.graph_util.import_graph_def(library, name="")
-        self.operation = graph.create_op(
+        add_functions(self.op.functions)
+        self.operation = tf.compat.v1.get_default_graph().create_op(
             self.op.type,
             operands,
             [tf.dtypes.as_dtype(spec.dtype) for spec in self.op.outputs],

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.exec.program.bodies import add_functions
 from tensoropt.exec.schedule.segments import needed_ops, sources_of
 from tensoropt.graph.called_functions import called_by
 
@@ -164,7 +165,5 @@ def _function(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], results: Se
     made = tf.compat.v1.wrap_function(body, signature).function_def
     made.signature.name = f"micro_batch_{next(_NUMBERS)}"
     made.attr["_noinline"].b = True
-    library = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
-    library.library.function.append(made)
-    tf.graph_util.import_graph_def(library, name="")
+    add_functions([made])
     return str(made.signature.name)

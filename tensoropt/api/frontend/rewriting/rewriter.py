@@ -31,7 +31,7 @@ from tensoropt.api.frontend.functions import add_functions, function_attrs, func
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import needs, post_order
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import declaration, has_rule
@@ -236,15 +236,16 @@ class Rewriter:
         self._names.update(op.name for op in operations)
         scope = Scope(graph)
         needed = [op for op in operations if names is None or op.name in names]
-        # Losses, which what gives a gradient need not read: a graph that was copied has any order.
-        losses: dict[Any, list[Any]] = {}
+        # What is there before a gradient is given, which need not read these: a graph that was copied has any order.
+        before: dict[Any, list[Any]] = {}
         for name, one in self.user.given.items():
             op = graph.get_tensor_by_name(name).op
-            losses.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
+            before.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
+            before[op] += [] if one.like is None else [graph.get_tensor_by_name(one.like).op]
         refused: dict[str, Exception] = {}
-        for op in self._singly(order(needed, besides=losses), scope):
-            reads = (*(x.op.name for x in op.inputs), *(x.name for x in op.control_inputs)) if refused else ()
-            misfit = next((refused[name] for name in reads if name in refused), None) if op.name not in inside else None
+        for op in self._singly(order(needed, besides=before), scope):
+            reads = (before.get(op, ()) if op.name in inside else needs(op)) if refused else ()
+            misfit = next((refused[each.name] for each in reads if each.name in refused), None)
             if misfit is None:
                 begun = len(self.effects)
                 try:

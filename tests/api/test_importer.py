@@ -392,20 +392,6 @@ def test_groups_part_where_a_write_stands_between_them(model: Model) -> None:
     assert assign.name in {op.name for op in graph.needed_for([groups[-1]])}
 
 
-def test_groups_of_several_fetches_that_end_in_one_operation_have_names_of_their_own(model: Model) -> None:
-    w, x = to.get_variable("w", [4]), to.placeholder(to.float32, [4], name="x")
-    kept = to.boolean_mask(w * x, x > 0.0)
-    first, second = to.reduce_sum(kept), to.reduce_max(kept)
-    with to.control_dependencies([to.debugging.assert_positive(kept)]):
-        last = to.no_op()
-    graph = import_model(current_model(), only=[first.op.name, second.op.name, last.name]).graph
-    groups = [op.name for op in graph.of_type("Subgraph")]
-    assert len(groups) == len(set(groups)) > 1
-    for fetch in (first, second):
-        ((tensor,),) = (graph[fetch.op.name].inputs,)
-        assert graph[tensor.op].results[tensor.index] == fetch.name
-
-
 def test_a_random_operand_is_not_taken_for_a_constant(model: Model) -> None:
     w = to.get_variable("w", [4, 4])
     drawn = to.cast(to.random_uniform([1], 1, 3, to.int32), to.int32)

@@ -248,6 +248,23 @@ def test_what_may_be_fetched_is_in_one_group(model: Model) -> None:
         assert group.count("int32[") == len(fetched)
 
 
+def test_groups_that_end_in_one_operation_have_names_of_their_own(model: Model) -> None:
+    x, text = to.placeholder(to.float32, [4], name="x"), to.placeholder(to.string, [1], name="text")
+    kept = to.boolean_mask(x, x > 0.0)
+    first, second = to.reduce_sum(kept, name="first"), to.reduce_max(kept, name="second")
+    with to.control_dependencies([to.debugging.assert_positive(kept)]):
+        to.no_op(name="last")
+    to.concat([to.as_string(to.expand_dims(to.reduce_sum(kept), 0)), text], 0, name="refused")
+    # What is refused has the others read by halves.
+    graph = _source("read_operators", Request(only=frozenset(["first", "second", "last", "refused"])))
+    operators = {op.name: op for op in graph.operators}
+    groups = [name for name, op in operators.items() if op.type == "Subgraph"]
+    assert list(graph.refused) == ["refused"] and len(groups) > 1
+    for fetch in (first, second):
+        ((tensor,),) = (operators[fetch.op.name].inputs,)
+        assert operators[tensor.op].results[tensor.index] == fetch.name
+
+
 def test_read_operators(product: Any) -> None:
     lines = _training(_after("read_operators", Request(batch_size=8)))
     assert lines == [

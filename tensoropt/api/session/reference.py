@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
+from tensoropt.api.frontend.functions import called_graphs
 from tensoropt.api.frontend.initializers import initializers, variables_of
 from tensoropt.api.frontend.input_pipelines import pipelines_of
 from tensoropt.api.frontend.meta_graphs import exported
@@ -126,7 +127,7 @@ class InitialValues:
         stateful: set[str] = set()  # variables that have other states than a generator's own
         for name in names:
             varying = [op for op in _operations(self._initial[name]) if varies(op)]
-            if not all(map(_is_random, varying)):
+            if any(map(_has_other_state, varying)):
                 stateful.add(name)
             for op in sorted(op.name for op in varying):
                 one, other = self._together[name], self._together[drawing.setdefault(op, name)]
@@ -145,11 +146,10 @@ class InitialValues:
 
         def bytes_of(name: str) -> int:
             values = [self._initial[each] for each in self._together[name]]
-            if not stateful.isdisjoint(self._together[name]):
-                return SET_BYTES
             return sum((value.shape.num_elements() or SET_BYTES) * int(value.dtype.size) for value in values)
 
-        groups = groups_read_together(set(first.values()), bytes_of, SET_BYTES)
+        alone = {first[name] for name in stateful}
+        groups = [*groups_read_together({*first.values()} - alone, bytes_of, SET_BYTES), *([name] for name in alone)]
         beside = {one: [each for one in group for each in self._together[one]] for group in groups for one in group}
         return {name: beside[one] for name, one in first.items()}
 
@@ -186,9 +186,12 @@ def _operations(tensor: Any) -> Iterable[Any]:
     return reached([tensor.op], needs)
 
 
-def _is_random(op: Any) -> bool:
-    """Tells whether an operation has a generator of its own."""
-    return has_rule(op.type) and declaration(op.type).shared
+def _has_other_state(op: Any) -> bool:
+    """Tells whether an operation has a state that is neither a variable's nor that of a generator of its own."""
+    inside = [each for function in called_graphs(op) for each in function.get_operations()]
+    if inside:  # such as a moving average's, which begins as the variable, or as that one will begin
+        return any(map(varies, inside))
+    return not (has_rule(op.type) and declaration(op.type).shared)
 
 
 @dataclass(frozen=True, slots=True)

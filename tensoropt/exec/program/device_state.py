@@ -18,7 +18,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.global_order import why_not_in_order
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.fetch import SET_BYTES
-from tensoropt.exec.program.generators import Generator
+from tensoropt.exec.program.generators import Generator, set_states
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.local_session import has_one_thread, ordered, session_of
 from tensoropt.exec.program.outside_variable import REPLACED_BYTES, OutsideVariable
@@ -141,6 +141,7 @@ class DeviceState:
         unsaved = {op.name for op in self.unsaved_generators}
         drawing = [op for op in graph.operators if self._root.is_shared(op) or is_counted(op)]
         drawing += [draw for op in graph.operators for draw in op.draws]
+        added: dict[Generator, Any] = {}
         for op in drawing:
             name = generator_of(op)
             if name in known or name in unsaved:
@@ -150,7 +151,8 @@ class DeviceState:
                 continue
             with self.tf_graph.as_default():
                 known[name] = Generator(op)
-            known[name].set(self.session, self._states.pop(name, None))
+            added[known[name]] = self._states.pop(name, None)
+        set_states(self.session, added)
 
     @property
     def own_graph(self) -> LocalGraph:
@@ -283,11 +285,9 @@ class DeviceState:
 
     def set_states(self, states: Mapping[str, np.ndarray]) -> None:
         """Sets states of random operators; of one that is not there yet, when it is."""
-        for name, state in states.items():
-            if name in self._root.generators:
-                self._root.generators[name].set(self.session, state)
-            else:
-                self._states[name] = state
+        known = self._root.generators
+        set_states(self.session, {known[name]: state for name, state in states.items() if name in known})
+        self._states.update((name, state) for name, state in states.items() if name not in known)
 
     def stored(self) -> dict[str, tuple[np.ndarray, tuple[slice, ...]]]:
         """Returns this device's piece of each variable, and the part of the whole that the piece is.

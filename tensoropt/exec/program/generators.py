@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import generator_of, numbers_skipped, seeds_of
 
-__all__ = ["Draws", "Generator"]
+__all__ = ["Draws", "Generator", "set_states"]
 
 
 class Generator:
@@ -23,15 +23,16 @@ class Generator:
 
     Attributes:
         variable: the state, int64 of (seed, position, seed2).
+        given: the state that the variable's initializer sets; by default its beginning.
     """
 
     def __init__(self, op: Operator) -> None:
         """Adds the state to the default graph."""
         seed, seed2 = seeds_of(op)
         with tf.device("/CPU:0"):
-            self._feed = tf.compat.v1.placeholder_with_default(tf.constant([seed, 0, seed2], tf.int64), [3])
+            self.given = tf.compat.v1.placeholder_with_default(tf.constant([seed, 0, seed2], tf.int64), [3])
             self.variable = tf.compat.v1.Variable(
-                self._feed,
+                self.given,
                 use_resource=True,
                 trainable=False,
                 name=f"{generator_of(op)}/generator",
@@ -44,9 +45,11 @@ class Generator:
             moved = tf.stack([tf.constant(0, tf.int64), step, 0])
             return self.variable.assign_add(moved) - moved
 
-    def set(self, session: Any, state: Any = None) -> None:
-        """Sets the state; to its beginning, by default."""
-        session.run(self.variable.initializer, {} if state is None else {self._feed: state})
+
+def set_states(session: Any, states: Mapping[Generator, Any]) -> None:
+    """Sets states in one run, as TensorFlow prepares each run of others anew; None is a state's beginning."""
+    feeds = {generator.given: state for generator, state in states.items() if state is not None}
+    session.run([generator.variable.initializer for generator in states], feeds)
 
 
 @dataclass(slots=True, eq=False)

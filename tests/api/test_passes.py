@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensoropt as to
+from tensoropt.api.frontend.draws import of_other_numbers
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.frontend.pipeline import PASSES
 from tensoropt.api.frontend.rewriting import rewriter
@@ -20,6 +21,7 @@ from tensoropt.api.frontend.source import Request, Source
 from tensoropt.api.frontend.source_text import text_of
 from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
+from tensoropt.graph.graph import Graph
 
 pytestmark = [pytest.mark.tf, pytest.mark.smoke]
 
@@ -132,6 +134,31 @@ def test_to_static_shapes_keeps_loops_whose_lists_get_as_long_as_data_say(model:
         to.train.GradientDescentOptimizer(0.1).minimize(total * to.get_variable("w", []))
     types = {line.split(" = ")[1].split("(")[0] for line in _after("to_static_shapes")}
     assert "StatelessWhile" in types or "While" in types
+
+
+def test_what_draws_other_numbers_than_one_process_is_said(model: Model) -> None:
+    x, y = to.placeholder(to.float32, [4, 3], name="x"), to.placeholder(to.float32, [1, 6, 6, 2], name="y")
+
+    def turn(i: Any, total: Any) -> Any:
+        drawn = to.random.uniform([], seed=1) + to.reduce_mean(
+            to.nn.fractional_max_pool(y, [1, 1.4, 1.4, 1], seed=2)[0]
+        )
+        return i + 1, total + drawn + to.cast(to.random.categorical(x, 1, seed=3)[0, 0], to.float32)
+
+    to.while_loop(lambda i, _: i < 2, turn, [to.constant(0), to.constant(0.0)])
+    to.while_loop(
+        lambda total: total < 9.0, lambda total: total + to.random.uniform([], seed=4), [to.reduce_sum(x)], name="open"
+    )
+    operators = _source("read_operators").operators
+    apart, whole = of_other_numbers(Graph(operators))
+    assert apart.startswith("2 random ops in branches and loops (first: Multinomial 'while/")
+    assert whole.startswith("random ops in 1 loops or branches that are one operator (first: Subgraph 'open")
+    seeds = {
+        kind: {op.attrs["seed2"] for op in operators if op.type == kind}
+        for kind in ("FractionalMaxPool", "Multinomial")
+    }
+    # They say which parts are pooled, the same in each turn.
+    assert list(map(len, seeds.values())) == [1, 2]
 
 
 def test_to_static_shapes_keeps_the_shapes_that_turns_of_a_loop_keep(model: Model) -> None:

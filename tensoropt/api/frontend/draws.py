@@ -12,9 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.effects import is_stateful
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import DRAWN_BY_STATE, GENERATOR, twin_of
 
-__all__ = ["counted_draw", "draw_attrs", "is_draw", "original_of"]
+__all__ = ["DRAWN_APART", "counted_draw", "draw_attrs", "draws_by_kernel", "is_draw", "of_other_numbers", "original_of"]
+
+DRAWN_APART = "_tensoropt_drawn_apart"
+"""The attribute of a random op in a turn or a branch that is drawn in any case, by a state that no other turn has."""
 
 _ORIGINAL = "_tensoropt_draw"
 _TYPES = frozenset(map(twin_of, DRAWN_BY_STATE))
@@ -55,3 +61,34 @@ def original_of(attrs: Any) -> Any:
         attrs: of the operation's definition.
     """
     return tf.compat.v1.NodeDef.FromString(attrs[_ORIGINAL].s) if _ORIGINAL in attrs else None
+
+
+def draws_by_kernel(op: Any) -> bool:
+    """Tells whether an operation draws numbers by a state that only TensorFlow's kernel knows."""
+    return "seed2" in op.node_def.attr and is_stateful(op) and op.type not in DRAWN_BY_STATE
+
+
+def of_other_numbers(graph: Graph) -> list[str]:
+    """What of a model draws other numbers than one process, each as the beginning of a sentence."""
+    apart = [op for op in graph.operators if any(DRAWN_APART in attrs for attrs in _attrs_of(op))]
+    whole = [op for op in graph.operators if op.body is not None and _draws_inside(op.body)]
+    said = []
+    if apart:
+        said.append(
+            f"{len(apart)} random ops in branches and loops (first: {apart[0]}) are drawn in any case, each turn by a "
+            "seed of its own, as only uniform and normal numbers are counted"
+        )
+    if whole:
+        said.append(
+            f"random ops in {len(whole)} loops or branches that are one operator (first: {whole[0]}) begin anew with "
+            "each set of fetches"
+        )
+    return said
+
+
+def _attrs_of(op: Operator) -> list[Any]:
+    return [op.node or {}] if op.body is None else [node.attr for node in op.body.node]
+
+
+def _draws_inside(body: Any) -> bool:
+    return any("seed2" in node.attr for function in body.library.function for node in function.node_def)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensoropt.api.find.deferred_plan import DeferredPlan
 from tensoropt.api.find.planner import Planner
+from tensoropt.api.frontend.draws import of_other_numbers
 from tensoropt.api.frontend.imported_model import (
     MINI_PARALLELISM,
     ImportedModel,
@@ -164,6 +165,8 @@ class Job:
                     "fetched, without gradients. %s to plan training",
                     model.terms.train,
                 )
+            for what in of_other_numbers(imported.graph) if self.world.rank == 0 else ():
+                _log.warning("%s: other numbers than one process has", what)
         return self._planner
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:

@@ -49,7 +49,8 @@ class Generator:
 def set_states(session: Any, states: Mapping[Generator, Any]) -> None:
     """Sets states in one run, as TensorFlow prepares each run of others anew; None is a state's beginning."""
     feeds = {generator.given: state for generator, state in states.items() if state is not None}
-    session.run([generator.variable.initializer for generator in states], feeds)
+    if states:
+        session.run([generator.variable.initializer for generator in states], feeds)
 
 
 @dataclass(slots=True, eq=False)

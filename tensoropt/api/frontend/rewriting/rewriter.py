@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
+from tensoropt.api.frontend.draws import DRAWN_APART, draws_by_kernel
 from tensoropt.api.frontend.effects import (
     PASSED_ON,
     PLACEHOLDER,
@@ -463,7 +464,9 @@ class Rewriter:
     def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:
         """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
-        made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn) if scope.turn else {})
+        is_once = scope.guard is None and not scope.repeats
+        attrs = {} if is_once or not draws_by_kernel(op) else _drawn_apart(op, scope.turn)
+        made = self._copy(op, operands, name or self.name(op, scope), attrs)
         before = scope.before(op)
         draws = has_rule(made.type) and declaration(made.type).shared  # the same numbers, whenever it runs
         if scope.after and is_stateful(made) and not draws:
@@ -719,9 +722,9 @@ def _waits_for_itself(op: Any) -> NoReturn:
     )
 
 
-def _seeds(op: Any, turn: int) -> dict[str, Any]:
-    """The seed of a random op whose state is in TensorFlow's kernel in a turn: no turn draws what another one does."""
-    attr = op.node_def.attr
-    if "seed2" not in attr or not (attr["seed"].i or attr["seed2"].i):
-        return {}
-    return {"seed2": tf.compat.v1.AttrValue(i=(attr["seed2"].i + turn * _SEED_STEP) & _LARGEST_SEED or 1)}
+def _drawn_apart(op: Any, turn: int) -> dict[str, Any]:
+    """Attributes of a random op whose state is in TensorFlow's kernel: no turn draws what another one does."""
+    attr, noted = op.node_def.attr, {DRAWN_APART: tf.compat.v1.AttrValue(b=True)}
+    if not turn or not (attr["seed"].i or attr["seed2"].i):
+        return noted
+    return {**noted, "seed2": tf.compat.v1.AttrValue(i=(attr["seed2"].i + turn * _SEED_STEP) & _LARGEST_SEED or 1)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "body_input"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Operator:
         handles: positions among ``inputs`` at which TensorFlow's op takes the variable itself, not its value.
         functions: TensorFlow's definitions of the functions that the op calls, opaque here.
         body: for a ``Subgraph``, TensorFlow's definition of the ops that it is, opaque here: a graph in which
-            placeholders ``input0``, … stand for its inputs.
+            placeholders, by the names of :func:`body_input`, stand for its inputs.
         results: the tensors of ``body`` that are its outputs.
         draws: the ops of ``body`` that draw numbers by a state that they are given, by their types, names and seeds.
     """
@@ -52,3 +52,8 @@ class Operator:
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""
         return f"{self.type} '{self.name}'{where}"
+
+
+def body_input(place: int) -> str:
+    """The placeholder for an input in the body of a ``Subgraph``, by a name that TensorFlow gives to nothing else."""
+    return f".input{place}"

@@ -275,6 +275,15 @@ def test_what_may_be_fetched_is_in_one_group(model: Model) -> None:
         assert group.count("int32[") == len(fetched)
 
 
+def test_operations_called_as_inputs_of_subgraphs_are_none(model: Model) -> None:
+    x = to.placeholder(to.int32, [6], name="x")
+    distinct = [to.raw_ops.Unique(x=x + place, name=name)[0] for place, name in enumerate(("input1", "input0"))]
+    to.reduce_sum(to.concat(distinct, 0), name="total")
+    (group,) = [op for op in _source("read_operators").operators if op.type == "Subgraph"]
+    names = [node.name for node in group.body.node]
+    assert len(set(names)) == len(names) and {"input0", "input1"} < set(names)
+
+
 def test_groups_that_end_in_one_operation_have_names_of_their_own(model: Model) -> None:
     x, text = to.placeholder(to.float32, [4], name="x"), to.placeholder(to.string, [1], name="text")
     kept = to.boolean_mask(x, x > 0.0)

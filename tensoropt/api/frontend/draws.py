@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.graph.graph import Graph
@@ -91,4 +92,5 @@ def _attrs_of(op: Operator) -> list[Any]:
 
 
 def _draws_inside(body: Any) -> bool:
-    return any("seed2" in node.attr for function in body.library.function for node in function.node_def)
+    nodes = (node for function in body.library.function for node in function.node_def)
+    return any("seed2" in node.attr and op_def_registry.get(node.op).is_stateful for node in nodes)

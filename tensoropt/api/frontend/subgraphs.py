@@ -33,7 +33,7 @@ from tensoropt.api.frontend.walks import needs, post_order, reached
 from tensoropt.api.mirror.model import GradientCall
 from tensoropt.errors import GraphError
 from tensoropt.graph.called_functions import called_by
-from tensoropt.graph.operator import Operator
+from tensoropt.graph.operator import Operator, body_input
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
 
@@ -60,7 +60,7 @@ class Group:
         late: by places of inputs that are handles, the operations that read the value, and the writes of the variable
             that they come after; where there are any.
         outputs: tensors of known shapes that they make for others.
-        body: a ``GraphDef`` of them, in which placeholders ``input0``, … stand for the inputs.
+        body: a ``GraphDef`` of them, in which placeholders stand for the inputs (`body_input`).
         results: the outputs' names in it.
         draws: the ops of it that draw numbers, with their seeds, which it has not.
         digest: a hash of it.
@@ -441,11 +441,11 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
                 writes = reads.writes_before(t, op)
                 inputs.setdefault((t.name, writes), t)
                 place = list(inputs).index((t.name, writes))
-                names.append(f"input{place}")
+                names.append(body_input(place))
                 if writes:
                     late.setdefault(place, ([], writes))[0].append(op)
             elif t.name in constants:
-                names.append(f"{t.op.name}/constant{t.value_index}")
+                names.append(f"{t.op.name}/.constant{t.value_index}")
             else:
                 names.append(t.name)
         del node.input[:]
@@ -456,9 +456,9 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         body.node.append(node)
         for t in op.outputs:
             if t.name in constants:
-                stop = body.node.add(name=f"{t.op.name}/constant{t.value_index}", op=_STOP, input=[t.name])
+                stop = body.node.add(name=f"{t.op.name}/.constant{t.value_index}", op=_STOP, input=[t.name])
                 stop.attr["T"].type = t.dtype.as_datatype_enum
-    results = [f"{t.op.name}/nothing{t.value_index}:0" if t.dtype == tf.variant else t.name for t in outputs]
+    results = [f"{t.op.name}/.nothing{t.value_index}:0" if t.dtype == tf.variant else t.name for t in outputs]
     for t, name in zip(outputs, results, strict=True):
         if t.dtype == tf.variant:
             nothing = body.node.add(name=name.removesuffix(":0"), op=_CONSTANT)
@@ -466,7 +466,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             nothing.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, GIVEN_FOR_LISTS))
     for number, t in enumerate(inputs.values()):
         dtype = tf.as_dtype(t.op.get_attr("dtype")) if t.dtype == tf.resource else t.dtype
-        node = body.node.add(name=f"input{number}", op="Placeholder")
+        node = body.node.add(name=body_input(number), op="Placeholder")
         node.attr["dtype"].type = dtype.as_datatype_enum
     name_functions_by_content(body)
     digest = hashlib.sha256(with_numbered_tokens(body).SerializeToString(deterministic=True)).hexdigest()[:16]
@@ -515,7 +515,7 @@ def _take_value(op: Any, node: Any, body: Any) -> None:
             f"{op.type} '{op.name}': takes a variable itself and works with tensors whose shapes only a run knows. "
             "Give it the variable's value (read_value())."
         )
-    axis = body.node.add(name=f"{op.name}/axis", op=_CONSTANT)
+    axis = body.node.add(name=f"{op.name}/.axis", op=_CONSTANT)
     axis.attr["dtype"].type = tf.int32.as_datatype_enum
     axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0))
     batch_dims = node.attr["batch_dims"].i

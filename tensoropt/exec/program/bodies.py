@@ -11,7 +11,7 @@ from tensorflow.python.framework import function as functions  # graphs take fun
 
 from tensoropt.exec.program.generators import Draws
 from tensoropt.graph.called_functions import rename_called
-from tensoropt.graph.operator import Operator
+from tensoropt.graph.operator import Operator, body_input
 from tensoropt.graph.ops.random import drawn, generator_of, is_counted, numbers_skipped, seeds_of
 
 __all__ = ["add_functions", "body_outputs"]
@@ -34,7 +34,7 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> tuple[lis
     # TensorFlow's gradient of a loop gives the loop more inputs, and cannot where it waits for an operation: so what it
     # reads waits, and what reads nothing does.
     waits = list(tf.compat.v1.get_default_graph()._current_control_dependencies())
-    made = {f"input{place}": [tf.identity(x) if waits else x] for place, x in enumerate(inputs)}
+    made = {body_input(place): [tf.identity(x) if waits else x] for place, x in enumerate(inputs)}
     operations: dict[str, Any] = {}
     with tf.name_scope(op.name):
         for node in body.node:

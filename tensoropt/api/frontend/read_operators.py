@@ -16,10 +16,6 @@ from tensoropt.errors import GraphError
 __all__ = ["read_operators"]
 
 
-def _has_open_output(op: Any) -> bool:
-    return not all(tensor.shape.is_fully_defined() for tensor in op.outputs)
-
-
 def read_operators(source: Source) -> Source:
     """Reads TensorFlow's operations as operators: those of the training step, and whatever else may be fetched.
 
@@ -74,3 +70,7 @@ def read_operators(source: Source) -> Source:
         training=frozenset(training or (op.name for op in operators)),
         refused=refused,
     )
+
+
+def _has_open_output(op: Any) -> bool:
+    return not all(tensor.shape.is_fully_defined() for tensor in op.outputs)

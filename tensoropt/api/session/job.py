@@ -165,8 +165,9 @@ class Job:
                     "fetched, without gradients. %s to plan training",
                     model.terms.train,
                 )
-            for what in of_other_numbers(imported.graph) if self.world.rank == 0 else ():
-                _log.warning("%s: other numbers than one process has", what)
+            if self.world.rank == 0:
+                for what in of_other_numbers(imported.graph):
+                    _log.warning("%s: other numbers than one process has", what)
         return self._planner
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:

@@ -241,8 +241,10 @@ class Rewriter:
         before: dict[Any, list[Any]] = {}
         for name, one in self.user.given.items():
             op = graph.get_tensor_by_name(name).op
-            before.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
-            before[op] += [] if one.like is None else [graph.get_tensor_by_name(one.like).op]
+            there = before.setdefault(op, [])
+            there += map(graph.get_operation_by_name, one.after)
+            if one.like is not None:
+                there.append(graph.get_tensor_by_name(one.like).op)
         refused: dict[str, Exception] = {}
         for op in self._singly(order(needed, besides=before), scope):
             reads = (before.get(op, ()) if op.name in inside else needs(op)) if refused else ()

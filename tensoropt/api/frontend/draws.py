@@ -66,7 +66,7 @@ def original_of(attrs: Any) -> Any:
 
 def draws_by_kernel(op: Any) -> bool:
     """Tells whether an operation draws numbers by a state that only TensorFlow's kernel knows."""
-    return "seed2" in op.node_def.attr and is_stateful(op) and op.type not in DRAWN_BY_STATE
+    return is_stateful(op) and op.type not in DRAWN_BY_STATE and "seed2" in op.node_def.attr
 
 
 def of_other_numbers(graph: Graph) -> list[str]:

@@ -47,10 +47,14 @@ def read_operators(source: Source) -> Source:
     draws = {original_of(op.node_def.attr).name: op.name for op in graph.get_operations() if is_draw(op)}
     refused = dict(source.refused)
     others += [*draws.values(), *reader.gradient_names]
-    alone = [name for name in others if only is None and _has_open_output(graph.get_operation_by_name(name))]
-    pending = [*([name] for name in alone), [name for name in others if name not in set(alone)]]
+    alone: list[str] = []  # mostly refused, which halves would find out one after the other
+    together: list[str] = []
+    for name in others:
+        is_open = only is None and _has_open_output(graph.get_operation_by_name(name))
+        (alone if is_open else together).append(name)
+    # Together, so that what all of them need is in one group; if some are refused, half of them.
+    pending = [*([name] for name in alone), together]
     while pending:
-        # Together, so that what all of them need is in one group; if some are refused, half of them.
         names = [name for name in pending.pop() if name not in known]
         try:
             more = reader.operators([graph.get_operation_by_name(name) for name in names], known=known)

@@ -289,11 +289,13 @@ def _readers_of_effects(needed: Iterable[Any], fetches: Container[str]) -> list[
         op = pending.pop()
         for reader in (x for t in op.outputs for x in t.consumers() if x not in seen):
             seen.add(reader)
-            if _is_alike(reader):
-                if is_opaque(reader):
-                    pending.append(reader)
-                if not is_opaque(reader) or reader.name in fetches:
-                    found.append(reader)
+            if not _is_alike(reader):
+                continue
+            has_open_shape = is_opaque(reader)
+            if has_open_shape:
+                pending.append(reader)
+            if not has_open_shape or reader.name in fetches:
+                found.append(reader)
     return found
 
 

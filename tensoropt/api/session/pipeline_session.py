@@ -16,6 +16,7 @@ from tensoropt.api.frontend.input_pipelines import Pipelines, pipelines_of
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.api.untuned_data import untune_factory, untuned_variant
 from tensoropt.errors import SessionError
+from tensoropt.exec.program.bodies import add_functions
 
 __all__ = ["Piped", "PipelineSession"]
 
@@ -139,7 +140,7 @@ class PipelineSession:
             pending += [called for node in definition.node_def for called in _functions_of(node)]
         if library.library.function:
             with self._copy.as_default():
-                tf.import_graph_def(library, name="")
+                add_functions(library.library.function)
 
     def _seed_function(self, definition: Any, number: int) -> None:
         """Gives what draws in a function without a seed one, in place.

@@ -34,7 +34,11 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> tuple[lis
     # TensorFlow's gradient of a loop gives the loop more inputs, and cannot where it waits for an operation: so what it
     # reads waits, and what reads nothing does.
     waits = list(tf.compat.v1.get_default_graph()._current_control_dependencies())
-    made = {body_input(place): [tf.identity(x) if waits else x] for place, x in enumerate(inputs)}
+
+    def taken(x: Any) -> list[Any]:
+        return [tf.identity(x) if waits else x]
+
+    made = {body_input(place): taken(x) for place, x in enumerate(inputs)}
     operations: dict[str, Any] = {}
     with tf.name_scope(op.name):
         for node in body.node:
@@ -48,7 +52,7 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> tuple[lis
                     with tf.control_dependencies(before):
                         draws.drawn[node.name] = _drawn(draw, node, given, draws)
                 operations[node.name] = draws.drawn[node.name].op
-                made[node.name] = [draws.drawn[node.name]]
+                made[node.name] = taken(draws.drawn[node.name])  # drawn for another subgraph, maybe
                 continue
             attrs = dict(node.attr)
             if draw is not None and not is_counted(draw):
@@ -66,10 +70,7 @@ def _named(name: str, made: Mapping[str, Sequence[Any]]) -> Any:
 
 
 def add_functions(definitions: Sequence[Any]) -> None:
-    """Adds functions to the default graph.
-
-    `tf.graph_util.import_graph_def`, too, which walks all operations that are there.
-    """
+    """Adds functions to the default graph, as `import_graph_def` does, which walks all of the graph's operations."""
     holder = tf.compat.v1.GraphDef()
     holder.library.function.extend(definitions)
     for each in functions.from_library(holder.library):

@@ -202,6 +202,14 @@ class Columns:
         best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes, enough_s)]).best(limit_bytes)
         return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
 
+    def fits(self, limit_bytes: float) -> bool:
+        """Tells whether a strategy keeps to a limit, mostly by searches with which `within` begins.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        return self.fastest.memory_bytes <= limit_bytes or self._around(limit_bytes) is not None
+
     def least_s(self, limit_bytes: float) -> float:
         """A bound of the time of all strategies within a limit, of two searches, with which `within` begins.
 
@@ -465,6 +473,17 @@ class SpaceColumns:
         if limit_bytes not in self._within:
             self._within[limit_bytes] = self._made(found, limit_bytes=limit_bytes)
         return self._within[limit_bytes]
+
+    def fits(self, limit_bytes: float) -> bool:
+        """`Columns.fits`; where tables are too large of strategies that are searched, which may not be all.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        try:
+            return self._parts[1].fits(limit_bytes)
+        except ProblemError:  # a table would be too large
+            return bool(self.smallest.memory_bytes[0] <= limit_bytes)
 
     def least_s(self, limit_bytes: float) -> float:
         """`Columns.least_s`; 0 where tables are too large for a bound.

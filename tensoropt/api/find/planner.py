@@ -409,7 +409,12 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        return not self.surpasses(topology, limit_bytes) and self.least_bytes(topology) <= limit_bytes
+        if self.surpasses(topology, limit_bytes):
+            return False
+        fits = self.space(topology).kept(SpaceColumns).fits(limit_bytes)
+        if not fits:
+            self.least_bytes(topology)  # was found on the way, and bounds that of more devices
+        return fits
 
     def surpasses(self, topology: Topology, limit_bytes: float) -> bool:
         """Tells whether bounds without a search say that no strategy keeps to a limit.

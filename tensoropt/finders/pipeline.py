@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
-from tensoropt.plan.places import is_everywhere
+from tensoropt.plan.places import edges_into, is_everywhere, parted
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.columns import SpaceColumns, with_less
@@ -23,7 +26,7 @@ from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.stages import small_stages, stages
 
-__all__ = ["fastest_that_fits", "less_on_the_fullest", "pipelines", "small_pipelines"]
+__all__ = ["Pipeline", "fastest_that_fits", "least_seconds", "less_on_the_fullest", "pipelines", "small_pipelines"]
 
 # So often, for each stage, one that holds too much is searched again: its neighbours have changed since.
 _TRIES = 2
@@ -31,18 +34,35 @@ _TRIES = 2
 _MUCH_SLOWER = 1.25
 
 
-def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Options of the search for a pipeline.
+
+    Attributes:
+        faster_than_s: pipelines that take so many seconds or more are of no use, and are passed by where a bound tells.
+    """
+
+    faster_than_s: float = math.inf
+
+    @property
+    def name(self) -> str:
+        """The name of the finder."""
+        return "pipeline"
+
+
+def _find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Pipeline) -> Found:
     """The fastest pipeline that fits, of all numbers of stages that are whole groups of devices, outermost first.
 
     Layers of a stage are consecutive, and cut where micro-batches go through all stages soonest, if each stage were one
     device (:func:`tensoropt.space.stages.stages`); if none of these pipelines fits, where the fullest stage holds least
     (:func:`tensoropt.space.stages.small_stages`). Inside of its stage each operator may be split in any way: the
     search is that of the space of all strategies with these stages. More stages are tried until as many, in one round,
-    are much slower than the best pipeline.
+    are much slower than the best pipeline, and only such as could be the fastest (:func:`least_seconds`).
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.
-        InfeasibleError: none fits, or the model has no two layers that can be on devices of their own.
+        InfeasibleError: none fits, or is fast enough, or the model has no two layers that can be on devices of their
+            own.
     """
     began = time.perf_counter()
     if space.steps is None or space.mesh.size == 1:
@@ -52,7 +72,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             f"{space.mesh.size} devices. Give micro_batches=4, for example, or leave search out."
         )
     best: Found | None = None
-    least, smallest = float("inf"), float("inf")
+    least, smallest, is_any_slow = options.faster_than_s, math.inf, False
     impossible: tuple[SearchSpace, InfeasibleError] | None = None
 
     def tried() -> Iterator[tuple[int, SearchSpace]]:
@@ -61,6 +81,12 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             yield from small_pipelines(space)
 
     for rounds, inner in tried():
+        bound_s = least_seconds(inner)
+        if bound_s >= least:
+            is_any_slow = True
+            if rounds == 1 and bound_s > _MUCH_SLOWER * least:
+                break
+            continue
         try:
             point, plan = fastest_that_fits(inner, limit)
         except InfeasibleError as error:  # what cannot be sent is read in another stage
@@ -82,7 +108,11 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
                 seconds=time.perf_counter() - began,
             )
             best = Found(inner, alone, {"rounds": rounds} if rounds > 1 else {})
-    if smallest == float("inf"):
+    if best is None and is_any_slow:
+        raise InfeasibleError(
+            f"search 'pipeline': every pipeline takes {options.faster_than_s:.4g} s a step or more, or does not fit."
+        )
+    if smallest == math.inf:
         reason = "all its layers must be on the same devices, or there is one alone"
         if impossible is not None:
             reason = f"{_apart(impossible[0])} must be on the same devices"
@@ -96,6 +126,49 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             f"limit is {limit}."
         )
     return best
+
+
+def least_seconds(space: SearchSpace) -> float:
+    """A bound of the time of all strategies of a space with stages, of no search.
+
+    Each operator takes what it takes at least, alone, and messages take nothing. What a device computes of all
+    micro-batches is computed one after the other: behind what leads to the first part of that, and before the backward
+    passes to which the last one leads.
+    """
+    steps, graph, mesh = space.steps, space.graph, space.mesh
+    if steps is None:
+        return 0.0
+    least_s = {op.name: float(space.node_tables(op.name)[0].min()) for op in space.operators}
+    where = {op.name: space.choices(op.name)[0].at for op in space.operators}
+    places = parted(graph, {op.name: where.get(op.name, ()) for op in graph.operators}, frozenset(), steps)
+    before: dict[int, float] = defaultdict(float)  # by part, the seconds on the longest way to it forward,
+    behind: dict[int, float] = defaultdict(float)  # and from it backward
+    busy_s, once_s = np.zeros(mesh.size), np.zeros(mesh.size)
+    first_s, last_s = np.full(mesh.size, math.inf), np.full(mesh.size, math.inf)
+    ways: dict[int, dict[int, bool]] = defaultdict(dict)  # of each part the parts that it leads to, and whether back
+    each = [name for name in least_s if steps.is_each(name)]
+    for name in least_s:
+        number = places.part[name].number
+        for edge in edges_into(graph[name]):
+            source = places.part[edge.tensor.op].number if edge.tensor.op in least_s else number
+            if source != number and steps.is_each(name) and steps.is_each(edge.tensor.op):
+                ways[source][number] = ways[source].get(number, False) or edge in graph.differentiable
+        if not steps.is_each(name):
+            once_s[list(mesh.devices_at(where[name]))] += least_s[name]
+    for part in places.parts(each):
+        own = [op.name for op in part.operators if op.name in least_s]
+        seconds, number, devices = sum(least_s[name] for name in own), part.number, list(mesh.devices_at(part.at))
+        is_learnt = any(edge in graph.differentiable for name in own for edge in edges_into(graph[name]))
+        forward, backward = (1 / 3, 2 / 3) if is_learnt else (1.0, 0.0)
+        busy_s[devices] += seconds
+        first_s[devices] = np.minimum(first_s[devices], before[number])
+        last_s[devices] = np.minimum(last_s[devices], behind[number])
+        for reached, is_back in ways[number].items():
+            before[reached] = max(before[reached], before[number] + forward * seconds / steps.times)
+            if is_back:
+                behind[reached] = max(behind[reached], behind[number] + backward * seconds / steps.times)
+    rest_s = np.where(busy_s > 0.0, first_s + last_s, 0.0)
+    return space.cost.iteration_seconds + float((busy_s + rest_s).max()) + float(once_s.max())
 
 
 def _has_stages(plan: Plan) -> bool:
@@ -233,4 +306,4 @@ def _inside(space: SearchSpace, axes: tuple[int, ...], stage_of: Mapping[str, in
     )
 
 
-register(Finder("pipeline", "search", "fastest", _find, places=True))
+register(Finder("pipeline", "search", "fastest", _find, places=True, options=Pipeline()))

@@ -22,7 +22,19 @@ from tensoropt.plan.in_time import InTime
 if TYPE_CHECKING:
     from tensoropt.plan.plan import Plan
 
-__all__ = ["At", "Part", "Places", "Schedule", "Task", "is_everywhere", "places_of", "schedule", "why_not_apart"]
+__all__ = [
+    "At",
+    "Part",
+    "Places",
+    "Schedule",
+    "Task",
+    "edges_into",
+    "is_everywhere",
+    "parted",
+    "places_of",
+    "schedule",
+    "why_not_apart",
+]
 
 At = tuple[tuple[int, int], ...]
 """A place: mesh axes, and the coordinate of its devices along each."""
@@ -100,7 +112,7 @@ class Places:
         """
         graph, cut = self.graph, set(stopped)
         behind, ahead = set(losses), set(sources)
-        edges = [edge for op in graph.operators for edge in _inputs(op) if edge in graph.differentiable]
+        edges = [edge for op in graph.operators for edge in edges_into(op) if edge in graph.differentiable]
         edges = [edge for edge in edges if str(edge.tensor) not in cut]
         for edge in reversed(edges):
             if edge.consumer in behind:
@@ -139,11 +151,23 @@ def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places |
         for edge, entry in plan.edges.items()
         if any(step.kind.leaves or step.kind.arrives for step in (*entry.forward, *entry.backward))
     )
+    return parted(graph, at, moving, steps)
+
+
+def parted(graph: Graph, at: Mapping[str, At], moving: frozenset[Edge], steps: InTime | None) -> Places:
+    """The parts of operators whose places are known.
+
+    Args:
+        graph: the logical graph.
+        at: the place of each operator.
+        moving: edges that bring their tensors from other devices although both ends are at one place.
+        steps: how a step is split in time, if it is.
+    """
     phase = {op.name: 0 if steps is None or not steps.is_each(op.name) else 1 for op in graph.operators}
     level: dict[str, int] = {}
     members: dict[tuple[int, int, At], list[Operator]] = {}
     for op in graph.operators:
-        before = [edge for edge in _inputs(op) if phase[edge.tensor.op] == phase[op.name]]
+        before = [edge for edge in edges_into(op) if phase[edge.tensor.op] == phase[op.name]]
         changes = (level[e.tensor.op] + (at[e.tensor.op] != at[op.name] or e in moving) for e in before)
         level[op.name] = max(changes, default=0)
         members.setdefault((phase[op.name], level[op.name], at[op.name]), []).append(op)
@@ -203,15 +227,16 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
         learns: whether parts run backward, too.
     """
     parts, inside, differentiable = places.parts(each), set(each), places.graph.differentiable
+    computed = {part.number: [op for op in part.operators if op.name in inside] for part in parts}
     deepest = max((part.level for part in parts), default=0)
     flying = {part.number: min(times, deepest - part.level + 1) for part in parts}
     devices = {part.number: plan.mesh.devices_at(part.at) for part in parts}
-    seconds = {part.number: max(1e-9, sum(plan.operators[op.name].time_s for op in part.operators)) for part in parts}
+    seconds = {number: max(1e-9, sum(plan.operators[op.name].time_s for op in own)) for number, own in computed.items()}
     moved: dict[tuple[int, int], float] = {}  # seconds of the messages from one part to another, in one direction
     returns: set[tuple[int, int]] = set()
     is_learnt: set[int] = set()
     for part in parts:
-        for edge in (edge for op in part.operators for edge in _inputs(op)):
+        for edge in (edge for op in computed[part.number] for edge in edges_into(op)):
             is_back = learns and edge in differentiable
             is_learnt |= {part.number} if is_back else set()
             if edge.tensor.op not in inside:
@@ -272,5 +297,6 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
         ended[lane].append(end)
 
 
-def _inputs(op: Operator) -> list[Edge]:
+def edges_into(op: Operator) -> list[Edge]:
+    """The edges over which a part gets what an operator reads; a gradient is of other operators' backward passes."""
     return [] if traits(op).is_gradient else [Edge(tensor, op.name, place) for place, tensor in enumerate(op.inputs)]

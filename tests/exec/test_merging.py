@@ -76,6 +76,29 @@ def test_ops_that_would_wait_for_themselves_are_kept_apart(build: Callable[..., 
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_ops_that_wait_for_one_op_are_kept_apart(copies: int) -> None:
+    """TensorFlow removes copies of weights, whose readers wait then; of two merged ones that end the process."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (_IMAGES, _FILTER, [4])]
+
+    def copied(tensor: Any) -> Any:
+        for _ in range(copies):
+            tensor = tf.identity(tensor)
+        return tensor
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x, w, b = (tf.compat.v1.placeholder(tf.float32, array.shape) for array in arrays)
+        first = tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b)
+        with tf.control_dependencies([tf.group(first)]):
+            weights = copied(w), copied(b)
+        second = tf.nn.bias_add(tf.nn.conv2d(x, weights[0], 1, "SAME"), weights[1])
+        fetches = [tf.nn.relu(first), tf.nn.relu(second)]
+        assert prevent_merging([tensor.op for tensor in fetches], 0) == 1  # the first pair may be merged
+        found = callable_of(session, fetches, [x, w, b])(*arrays)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)
+
+
 def test_ops_that_may_be_merged_are_left_alone() -> None:
     with tf.Graph().as_default():
         x, dy = (tf.compat.v1.placeholder(tf.float32, _IMAGES) for _ in range(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Any
 
 from tensoropt.api.find.planner import Planner
@@ -13,6 +14,7 @@ from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError, ProblemError, did_you_mean
+from tensoropt.finders.pipeline import Pipeline
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
@@ -142,27 +144,32 @@ def find_plan(
     if option != MINI_TIME or not is_tracking or not 1 < topology.device_count <= _PIPELINES_UP_TO:
         return best
     try:
-        pipeline = _fastest_pipeline(planner, topology, limit)
+        pipeline = _fastest_pipeline(planner, topology, limit, faster_than_s=best.time_s)
     except (MicroBatchError, InfeasibleError, PlanError) as error:
         _log.debug("pipelines: %s", error)
         return best
     return pipeline if pipeline.time_s < best.time_s else best
 
 
-def _fastest_pipeline(planner: Planner, topology: Topology, limit: MemoryLimit) -> Plan:
-    """The fastest pipeline of all numbers of micro-batches.
+def _fastest_pipeline(
+    planner: Planner, topology: Topology, limit: MemoryLimit, faster_than_s: float = math.inf
+) -> Plan:
+    """The fastest pipeline of all numbers of micro-batches, most of which rests least and is tried first.
 
     Raises:
-        MicroBatchError: the step cannot be split; so does InfeasibleError, where none fits, and PlanError.
+        MicroBatchError: the step cannot be split; so does InfeasibleError, where none fits or takes less than
+            ``faster_than_s``, and PlanError.
     """
     best, failure = None, None
-    for times in planner.numbers_of_micro_batches(in_stages=True):
+    for times in reversed(planner.numbers_of_micro_batches(in_stages=True)):
+        finder = get_finder(Pipeline(faster_than_s))
         try:
-            plan = _find_plan(planner.with_steps(times), topology, MINI_TIME, limit, get_finder(PIPELINE))
+            plan = _find_plan(planner.with_steps(times), topology, MINI_TIME, limit, finder)
         except (MicroBatchError, InfeasibleError) as error:
             failure = failure or error
             continue
-        best = plan if best is None or plan.time_s < best.time_s else best
+        if plan.time_s < faster_than_s:
+            best, faster_than_s = plan, plan.time_s
     if best is None:
         raise failure or PlanError(
             f"{_subject(MINI_TIME, topology)}: a pipeline needs micro-batches, and no number of them divides the "

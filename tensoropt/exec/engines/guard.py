@@ -148,7 +148,7 @@ class Guard:
         parts = "; ".join(f"{step} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for step, who in ranks.items())
         raise CollectiveError(
             f"All {self.size} ranks must take the same step. Got {parts}. Run the same program everywhere, and let no "
-            "call of tensoropt depend on the rank."
+            "call of tensoropt depend on the rank, nor on the order of a set, which differs between processes."
         )
 
     @contextlib.contextmanager

@@ -6,11 +6,15 @@ waits for something that waits for the other one, such as a copy of the bias tha
 is done, or activations that are gathered again after the bias's gradient was summed, the merged op waits for itself. It
 never runs, nor does anything after it, and TensorFlow ends the step as if nothing were missing.
 
+And where both wait for the same op, as copies of weights for a later micro-batch do, it takes that op for a third input
+of the convolution and ends the process (``MergeConv2DWithBiasAdd`` of TensorFlow's ``mkl_layout_pass.cc``).
+
 Two ops that wait for different ones are not merged. So one of them waits for an op of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +43,9 @@ def prevent_merging(targets: Iterable[Any], first: int) -> int:
     if not merged:
         return 0
     before = {op: [source for source in sources_of(op) if source in live] for op in live}
-    added = 0
+    alike = [group for group in merged if _wait_alike(group)]
+    added = sum(map(_keep_apart, alike))
+    merged = [group for group in merged if group not in alike]
     while True:
         circles = _circles(before, merged)
         circular = [group for group in merged if group[0] in circles]
@@ -48,10 +54,32 @@ def prevent_merging(targets: Iterable[Any], first: int) -> int:
         # Those that wait for themselves whatever else is merged; a circle may also go through several.
         for group in [group for group in circular if _circles(before, [group])] or circular[:1]:
             merged.remove(group)
-            for op in [op for op in group if not _is_passing(op)][:-1]:
-                with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
-                    op._add_control_input(tf.timestamp().op)
-                added += 1
+            added += _keep_apart(group)
+
+
+def _keep_apart(group: Sequence[Any]) -> int:
+    """Makes each op of a group but the last wait for an op of its own; returns how many do."""
+    ops = [op for op in group if not _is_passing(op)][:-1]
+    for op in ops:
+        with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
+            op._add_control_input(tf.timestamp().op)
+    return len(ops)
+
+
+def _wait_alike(group: Sequence[Any]) -> bool:
+    """Tells whether ops, one of which reads the other, wait for one op, without what passes tensors on."""
+    waits = [_waits(op) for op in group if not _is_passing(op)] if traits(group[-1]).merged_with else []
+    return any(not one.isdisjoint(other) for one, other in itertools.combinations(waits, 2))
+
+
+def _waits(op: Any) -> set[Any]:
+    """What an op waits for without reading it, and what ops do that only pass its inputs on."""
+    found = set(op.control_inputs)
+    for tensor in op.inputs:
+        while _is_passing(tensor.op):
+            found.update(tensor.op.control_inputs)
+            tensor = tensor.op.inputs[tensor.value_index]
+    return found
 
 
 def _merged(live: Mapping[Any, None]) -> list[Sequence[Any]]:

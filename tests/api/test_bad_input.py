@@ -27,6 +27,7 @@ ALIKE: dict[str, Outcome] = {
     "reference losses before the graph is built": ("SessionError", r"^reference_losses: there is no execution graph"),
     "session with a target": ("SessionError", r"^Session: target must be '', got 'grpc://elsewhere'\. The ranks"),
     "unknown option": ("PlanError", r"option 'fastest' is unknown\. Use one of .*'mini_time'.*path of a saved one"),
+    "search as an option": ("PlanError", r"option 'zero3' is a search, not an option\. Give search='zero3'\."),
     "option of another type": ("PlanError", r"option must be a name such as 'mini_time', a Plan.*got 3"),
     "unknown way to feed": ("PlanError", r"feed 'by hand' is unknown\. Use one of 'data_parallel', 'global'"),
     "memory that nothing fits in": (

@@ -206,7 +206,7 @@ def test_stages_of_zero_give_one_process_s_numbers_and_send_the_paper_s_bytes(ra
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("model", ["graph", "keras", "moved", "fed"] if EVERY_CASE else ["graph"])
+@pytest.mark.parametrize("model", ["graph", "keras", "images", "moved", "fed"] if EVERY_CASE else ["graph"])
 def test_ranks_of_a_job_train_in_micro_batches_as_by_whole_batches(model: str) -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
     printed = run_mpi(program, 2, model, timeout=240).stdout

@@ -43,6 +43,12 @@ def unknown_option() -> None:
 
 
 @case
+def search_as_an_option() -> None:
+    Classifier()
+    tensoropt.find_strategy("zero3")
+
+
+@case
 def option_of_another_type() -> None:
     Classifier()
     tensoropt.find_strategy(3)  # type: ignore[call-overload]

@@ -134,6 +134,21 @@ def losses_of_keras(**split: Any) -> list[float]:
     return [*history["loss"], *history["accuracy"], *model.evaluate(inputs, labels, batch_size=16, verbose=0)]
 
 
+def losses_of_images(option: str = "mini_memory", **split: Any) -> list[float]:
+    """Convolutions with biases that each micro-batch gathers again, one of padded images."""
+    keras.utils.set_random_seed(1)
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(images)
+    x = keras.layers.Conv2D(16, 3, activation="relu")(keras.layers.ZeroPadding2D()(keras.layers.MaxPooling2D()(x)))
+    x = keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(x)
+    model = keras.Model(images, keras.layers.Conv2D(3, 1)(keras.layers.SeparableConv2D(4, 3, padding="same")(x)))
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    to.keras.parallelize(model, option, costs="analytic", **split)
+    inputs = np.random.default_rng(0).normal(size=(32, 8, 8, 3)).astype(np.float32)
+    history = model.fit(inputs, inputs, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    return [*history["loss"], model.evaluate(inputs, inputs, batch_size=16, verbose=0)]
+
+
 class AwareOfSharpness(keras.Model):
     """A perceptron whose step takes its gradient at weights that the gradient before has moved (SAM, Foret 2020)."""
 
@@ -247,6 +262,7 @@ def main() -> None:
     models = {
         "graph": losses_of_a_graph,
         "keras": losses_of_keras,
+        "images": losses_of_images,
         "moved": losses_of_moved_weights,
         "fed": losses_of_a_fed_tensor,
     }

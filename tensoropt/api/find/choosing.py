@@ -63,6 +63,8 @@ def check_option(option: str) -> None:
         PlanError: the option is unknown; the message lists the known options.
     """
     if option not in NAMES:
+        if finder_of(option) is not None:
+            raise PlanError(f"find_strategy: option {option!r} is a search, not an option. Give search={option!r}.")
         raise PlanError(
             f"find_strategy: option {option!r} is unknown.{did_you_mean(option, NAMES)} Use one of "
             f"{', '.join(map(repr, NAMES))}, a point of find_frontier's, a Plan, or the path of a saved one."

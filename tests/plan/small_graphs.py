@@ -20,6 +20,7 @@ __all__ = [
     "operator",
     "remembering",
     "tied",
+    "towers",
     "trained",
     "trained_mlp",
     "two_lookups",
@@ -158,6 +159,23 @@ def deep(layers: int, batch: int = 8, width: int = 8) -> Graph:
         operator("loss:0/sink", "Sink", ("loss",), ()),
     ]
     return _graph(operators, ("x",))
+
+
+def towers(layers: int = 3, batch: int = 64, width: int = 32) -> Graph:
+    """Two chains of products, of which neither reads the other: their losses alone are added."""
+    operators = []
+    for tower in "ab":
+        operators.append(operator(f"x{tower}", "Placeholder", (), (batch, width)))
+        for i in range(layers):
+            before = operators[-1].name
+            operators += [
+                operator(f"w{tower}{i}", "Variable", (), (width, width)),
+                operator(f"h{tower}{i}", "MatMul", (before, f"w{tower}{i}"), (batch, width), _PLAIN),
+            ]
+        last = operators[-1].name
+        operators.append(operator(f"l{tower}", "Mean", (last,), (), {"keep_dims": False}, static={1: (0, 1)}))
+    operators += [operator("loss", "AddV2", ("la", "lb"), ()), operator("loss:0/sink", "Sink", ("loss",), ())]
+    return _graph(operators, ("xa", "xb"))
 
 
 def convolutions(batch: int = 2, channels: int = 4) -> Graph:

@@ -11,7 +11,15 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.finders import pipeline
-from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines, small_pipelines
+from tensoropt.finders.pipeline import (
+    Pipeline,
+    fastest_that_fits,
+    least_seconds,
+    less_on_the_fullest,
+    pipelines,
+    small_pipelines,
+)
+from tensoropt.graph.graph import Graph
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.finding import NO_LIMIT
@@ -19,7 +27,7 @@ from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
 from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
-from tests.plan.small_graphs import deep
+from tests.plan.small_graphs import deep, towers
 
 pytestmark = pytest.mark.pure
 
@@ -86,6 +94,40 @@ def test_other_stages_keep_what_they_hold(recompute: bool) -> None:
             np.testing.assert_array_equal(after[others], held[others])
             searched += 1
     assert searched >= 20
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("graph", [deep(6, batch=64, width=32), deep(5, batch=512, width=8), towers()])
+@pytest.mark.parametrize("times", [2, 8])
+def test_no_pipeline_takes_less_than_its_bound(graph: Graph, recompute: bool, times: int) -> None:
+    space = SearchSpace(graph, AnalyticCost(cpu(4)), reuse=True, recompute=recompute, micro_batches=times)
+    ratios = []
+    for _, inner in (*pipelines(space), *small_pipelines(space)):
+        bound_s = least_seconds(inner)
+        found = [plan.time_s for plan in plans_of_a_frontier(inner)]
+        assert 0.0 < bound_s <= min(found) * (1.0 + 1e-9)
+        ratios.append(bound_s / min(found))
+    assert len(ratios) >= 2 and max(ratios) > 0.5  # messages are what the bound leaves out
+
+
+def test_pipelines_that_cannot_be_fast_enough_are_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = space_of(6, recompute=False)
+    every = [fastest_that_fits(inner, NO_LIMIT)[1].time_s for _, inner in pipelines(space)]
+    searched: list[float] = []
+
+    def noted(inner: SearchSpace, limit: MemoryLimit) -> tuple[FrontierPoint, Plan]:
+        found = fastest_that_fits(inner, limit)
+        searched.append(found[1].time_s)
+        return found
+
+    monkeypatch.setattr(pipeline, "fastest_that_fits", noted)
+    get_finder("pipeline").find(space)
+    assert min(searched) == min(every)
+    searched.clear()
+    least = min(least_seconds(inner) for _, inner in pipelines(space))
+    with pytest.raises(InfeasibleError, match=r"every pipeline takes \S+ s a step or more, or does not fit"):
+        get_finder(Pipeline(faster_than_s=0.9 * least)).find(space)
+    assert not searched
 
 
 def test_stages_are_cut_by_what_they_hold_where_no_pipeline_fits_otherwise() -> None:

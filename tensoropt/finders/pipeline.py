@@ -131,9 +131,9 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Pipelin
 def least_seconds(space: SearchSpace) -> float:
     """A bound of the time of all strategies of a space with stages, of no search.
 
-    Each operator takes what it takes at least, alone, and messages take nothing. What a device computes of all
-    micro-batches is computed one after the other: behind what leads to the first part of that, and before the backward
-    passes to which the last one leads.
+    Operators, and messages from one part to another, take what they take at least, each alone. What a device does for
+    all micro-batches is done one after the other: behind what leads to its first part, and before the backward passes
+    to which its last one leads.
     """
     steps, graph, mesh = space.steps, space.graph, space.mesh
     if steps is None:
@@ -141,33 +141,47 @@ def least_seconds(space: SearchSpace) -> float:
     least_s = {op.name: float(space.node_tables(op.name)[0].min()) for op in space.operators}
     where = {op.name: space.choices(op.name)[0].at for op in space.operators}
     places = parted(graph, {op.name: where.get(op.name, ()) for op in graph.operators}, frozenset(), steps)
-    before: dict[int, float] = defaultdict(float)  # by part, the seconds on the longest way to it forward,
-    behind: dict[int, float] = defaultdict(float)  # and from it backward
+    parts = {part.number: part for part in places.parts([name for name in least_s if steps.is_each(name)])}
+    devices = {number: list(mesh.devices_at(part.at)) for number, part in parts.items()}
     busy_s, once_s = np.zeros(mesh.size), np.zeros(mesh.size)
-    first_s, last_s = np.full(mesh.size, math.inf), np.full(mesh.size, math.inf)
-    ways: dict[int, dict[int, bool]] = defaultdict(dict)  # of each part the parts that it leads to, and whether back
-    each = [name for name in least_s if steps.is_each(name)]
-    for name in least_s:
-        number = places.part[name].number
-        for edge in edges_into(graph[name]):
-            source = places.part[edge.tensor.op].number if edge.tensor.op in least_s else number
-            if source != number and steps.is_each(name) and steps.is_each(edge.tensor.op):
-                ways[source][number] = ways[source].get(number, False) or edge in graph.differentiable
+    computed: dict[int, float] = defaultdict(float)
+    is_learnt: set[int] = set()
+    sent: dict[tuple[int, int], float] = defaultdict(float)  # from part to part, in one direction
+    returns: set[tuple[int, int]] = set()
+    for name, seconds in least_s.items():
         if not steps.is_each(name):
-            once_s[list(mesh.devices_at(where[name]))] += least_s[name]
-    for part in places.parts(each):
-        own = [op.name for op in part.operators if op.name in least_s]
-        seconds, number, devices = sum(least_s[name] for name in own), part.number, list(mesh.devices_at(part.at))
-        is_learnt = any(edge in graph.differentiable for name in own for edge in edges_into(graph[name]))
-        forward, backward = (1 / 3, 2 / 3) if is_learnt else (1.0, 0.0)
-        busy_s[devices] += seconds
-        first_s[devices] = np.minimum(first_s[devices], before[number])
-        last_s[devices] = np.minimum(last_s[devices], behind[number])
-        for reached, is_back in ways[number].items():
-            before[reached] = max(before[reached], before[number] + forward * seconds / steps.times)
-            if is_back:
-                behind[reached] = max(behind[reached], behind[number] + backward * seconds / steps.times)
-    rest_s = np.where(busy_s > 0.0, first_s + last_s, 0.0)
+            once_s[list(mesh.devices_at(where[name]))] += seconds
+            continue
+        number = places.part[name].number
+        computed[number] += seconds
+        for edge in edges_into(graph[name]):
+            is_back = edge in graph.differentiable
+            is_learnt |= {number} if is_back else set()
+            if steps.is_each(edge.tensor.op) and places.crosses(edge):
+                pair = places.part[edge.tensor.op].number, number
+                time_s = space.edge_tables(edge)[0]
+                sent[pair] += float(np.min(time_s, where=np.isfinite(time_s), initial=math.inf)) / (1 + is_back)
+                returns |= {pair} if is_back else set()
+    # The longest ways to a part, and the shortest, by which messages may come; in seconds, forward and backward.
+    before, behind = dict.fromkeys(parts, 0.0), dict.fromkeys(parts, 0.0)
+    first, last = dict.fromkeys(parts, math.inf), dict.fromkeys(parts, math.inf)
+    for source, number in sorted(sent):
+        share = computed[source] / steps.times
+        forward, backward = (share / 3, 2 * share / 3) if source in is_learnt else (share, 0.0)  # as they are simulated
+        before[number] = max(before[number], before[source] + forward)
+        first[number] = min(first[number], before[source] + forward)
+        if (source, number) in returns:
+            behind[number] = max(behind[number], behind[source] + backward)
+            last[number] = min(last[number], behind[source] + backward)
+    begin_s, end_s = np.full(mesh.size, math.inf), np.full(mesh.size, math.inf)
+    for number, there in devices.items():
+        busy_s[there] += computed[number]
+        begin_s[there] = np.minimum(begin_s[there], min(before[number], first[number]))
+        end_s[there] = np.minimum(end_s[there], min(behind[number], last[number]))
+    for (source, number), seconds in sent.items():
+        seconds = seconds if math.isfinite(seconds) else 0.0  # what cannot be sent, a search says
+        busy_s[[*{*devices[source], *devices[number]}]] += seconds * (1 + ((source, number) in returns))
+    rest_s = np.where(busy_s > 0.0, begin_s + end_s, 0.0)
     return space.cost.iteration_seconds + float((busy_s + rest_s).max()) + float(once_s.max())
 
 

@@ -202,6 +202,10 @@ class SearchSpace:
         """Seconds and bytes of an operator in each of its :meth:`choices`."""
         return self._node(self.graph[name])
 
+    def edge_tables(self, edge: Edge) -> Tables:
+        """Seconds and bytes of an edge for each pair of :meth:`choices` of its ends, and each alternative."""
+        return self._edge_costs.tables(edge)
+
     def row_elements(self, edge: Edge) -> int | None:
         """Returns the number of elements of an edge's gradient if it comes back as rows; else None."""
         return self._edge_costs.row_elements(edge)

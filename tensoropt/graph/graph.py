@@ -41,6 +41,7 @@ class Graph:
         operators: in topological order.
         training: names of the operators that a training step runs; all of them if nothing is trained.
         differentiable: edges along which gradients flow back.
+        samples: of a step, where they are known; by default :meth:`batch_size` goes by what most inputs have.
 
     Invariants:
         Operators come after everything that they read (:func:`tensoropt.graph.verifier.verify_graph`).
@@ -49,6 +50,7 @@ class Graph:
     operators: tuple[Operator, ...]
     training: frozenset[str] = frozenset()
     differentiable: frozenset[Edge] = frozenset()
+    samples: int | None = None
     _by_name: Mapping[str, Operator] = field(init=False, repr=False, compare=False)
     _consumers: Mapping[TensorId, tuple[Edge, ...]] = field(init=False, repr=False, compare=False)
 
@@ -123,8 +125,12 @@ class Graph:
 
         None without inputs. An input with another one holds no samples (the state of a recurrent network by layers).
         """
-        shapes = [op.outputs[0].shape for op in self.inputs() if op.name in self.training]
-        sizes = Counter(shape[0] for shape in shapes if shape)
+        return self.samples if self.samples is not None else self.common_size(())
+
+    def common_size(self, beside: Collection[str]) -> int | None:
+        """The first dimension that most inputs of the training step have, but for some; the largest of several."""
+        inputs = [op for op in self.inputs() if op.name in self.training and op.name not in beside]
+        sizes = Counter(op.outputs[0].shape[0] for op in inputs if op.outputs[0].shape)
         return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
     def needed_for(self, names: Iterable[str], given: Collection[TensorId] = ()) -> tuple[Operator, ...]:
@@ -189,6 +195,8 @@ class Graph:
             )
             digest.update(line.encode())
         digest.update(json.dumps(sorted(self.training)).encode())
+        if self.samples is not None:
+            digest.update(str(self.samples).encode())
         return digest.hexdigest()[:32]
 
 

@@ -184,7 +184,8 @@ class _Walk:
                 op = dataclasses.replace(op, outputs=specs)
                 rules[op.name] = smaller(rules[op.name], self._actions[op.name], self._times)
             operators.append(op)
-        small = Graph(tuple(operators), self._graph.training, self._graph.differentiable)
+        samples = None if self._graph.samples is None else self._graph.samples // self._times
+        small = dataclasses.replace(self._graph, operators=tuple(operators), samples=samples)
         return InTime(self._times, self._graph, small, rules, self._actions, self._layouts, frozenset(self._after))
 
     def _walk(self) -> None:

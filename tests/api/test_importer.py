@@ -205,6 +205,23 @@ def test_a_batch_size_fills_in_open_shapes(model: Model) -> None:
     assert current_model().graph.get_tensor_by_name("h:0").shape.as_list() == [None, 4]
 
 
+def test_values_of_a_sparse_tensor_are_no_samples(model: Model) -> None:
+    """They vote by two placeholders, and are more than there are samples; what the script says counts for more."""
+    bags, labels = to.sparse_placeholder(to.float32, [None, 6]), to.placeholder(to.float32, [None], name="labels")
+    found = to.sparse.sparse_dense_matmul(bags, to.get_variable("w", [6, 1]))
+    loss = to.reduce_mean(to.square(to.squeeze(found, 1) - labels))
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    names = {part.op.name for part in (bags.indices, bags.values)}
+    shapes = {bags.indices.op.name: [35, 2], bags.values.op.name: [35], "labels": [12]}
+    fingerprints = set()
+    for parts, asked, samples in ((set(), None, 35), (set(), 12, 12), (names, None, 12), (names, 35, 35)):
+        current_model().parts = parts
+        graph = import_model(current_model(), asked, shapes=shapes).graph
+        assert graph.batch_size() == samples
+        fingerprints.add(graph.fingerprint())
+    assert len(fingerprints) == 2  # a plan of one is not one of the other
+
+
 def test_an_unknown_shape_names_the_op_and_the_line() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")

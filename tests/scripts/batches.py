@@ -440,6 +440,42 @@ def numbers_of_unknown_shape_are_single_unless_they_are_fed_otherwise() -> None:
     _same_numbers(job, plain, [(["cost"], {"x": xs, "y": ys}), (["w", "b"], {})], "all rows at once")
 
 
+def _bags(m: Any) -> dict[str, Any]:
+    """Two sparse placeholders, whose values and indices are more placeholders than the labels are."""
+    bags, weights = m.sparse_placeholder(m.int64, [None, None]), m.sparse_placeholder(m.float32, [None, None])
+    labels = m.placeholder(m.float32, [None], name="labels")
+    table = m.get_variable("table", [32, 4], initializer=normal(m, 1))
+    found = m.nn.embedding_lookup_sparse(table, bags, weights, combiner="mean")
+    loss = m.reduce_mean(m.square(m.reduce_sum(found, 1) - labels))
+    train = m.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    return {"bags": bags, "weights": weights, "labels": labels, "table": table, "loss": loss, "train": train}
+
+
+def _fed_to_bags(values: int) -> dict[str, Any]:
+    random, rows = np.random.default_rng(values), 12
+    places = np.array(sorted({*((row, 0) for row in range(rows)), *((i % rows, i // rows) for i in range(values))}))
+    shape = (rows, 1 + places[:, 1].max())
+    value = tf.compat.v1.SparseTensorValue
+    bags = value(places, random.integers(0, 32, len(places)), shape)
+    weights = value(places, random.uniform(0.1, 1.0, len(places)).astype(np.float32), shape)
+    return {"bags": bags, "weights": weights, "labels": random.normal(size=rows).astype(np.float32)}
+
+
+@case
+def values_of_sparse_tensors_in_an_example_are_no_samples() -> None:
+    fed, plain = [_fed_to_bags(values) for values in (35, 35, 41, 29)], Plain(_bags)
+    tensoropt.reset_default_graph()
+    tensoropt.random.set_seed(1)
+    model = _bags(tensoropt)
+    plan = tensoropt.find_strategy(example={model[name]: value for name, value in fed[0].items()}, feed="global")
+    tensoropt.build_execution_graph(plan=plan)
+    assert current_job().require_executor("test").graph.batch_size() == 12
+    for number, each in enumerate(fed):
+        mine = tensoropt.run([model["loss"], model["train"]], {model[name]: value for name, value in each.items()})
+        close(mine[0], plain.run(["loss", "train"], each)[0], f"run {number}")
+    close(tensoropt.run(model["table"]), plain.run(["table"], {})[0], "weights")
+
+
 @case
 def an_example_gives_the_shapes() -> None:
     job, plain = Distributed.__new__(_Open), Plain(_momentum_classifier)

@@ -87,7 +87,12 @@ def run_passes(model: Model, request: Request) -> tuple[Source, Graph]:
 
 
 def _logical_graph(source: Source) -> Graph:
-    return Graph(source.operators, source.training, source.differentiable)
+    graph = Graph(source.operators, source.training, source.differentiable)
+    asked, parts = source.request.batch_size, source.model.parts
+    has_asked = any(op.outputs[0].shape[:1] == (asked,) for op in graph.inputs() if op.name in graph.training)
+    # The values of a sparse tensor are no samples.
+    samples = asked if has_asked else graph.common_size(parts)
+    return graph if samples in (None, graph.batch_size()) else replace(graph, samples=samples)
 
 
 def _dump(path: Path, source: Source) -> None:

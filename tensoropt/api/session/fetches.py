@@ -10,10 +10,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.indexed_slices import IndexedSlicesValue
 
+from tensoropt.api.mirror.model import Model
+from tensoropt.api.session.naming import tensor_name
 from tensoropt.errors import FeedError
 from tensoropt.graph.registry import traits
 
-__all__ = ["flat_feeds", "nested_fetches", "parts_fed"]
+__all__ = ["flat_feeds", "nested_fetches", "note_parts"]
 
 _Build = Callable[[Sequence[Any]], Any]
 
@@ -63,15 +65,15 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
     return found
 
 
-def parts_fed(feed_dict: Mapping[Any, Any] | None) -> list[Any]:
-    """The tensors of sparse and ragged ones and of rows that are fed: what one of them has is to be seen by the others.
+def note_parts(model: Model, feed_dict: Mapping[Any, Any] | None) -> None:
+    """Notes placeholders of sparse and ragged tensors and of rows that are fed, none of which has a sample a row.
 
     Raises:
         FeedError: as :func:`flat_feeds`.
     """
     kinds = tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor
     composite = {key: value for key, value in (feed_dict or {}).items() if isinstance(key, kinds)}
-    return [part for part, _ in flat_feeds(composite)]
+    model.parts.update(tensor_name(part).partition(":")[0] for part, _ in flat_feeds(composite))
 
 
 def _parts(ragged: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.input_pipelines import Pipelines
 from tensoropt.api.mirror.model import model_to_plan
-from tensoropt.api.session.fetches import flat_feeds, nested_fetches, parts_fed
+from tensoropt.api.session.fetches import flat_feeds, nested_fetches, note_parts
 from tensoropt.api.session.job import Job
 from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
 from tensoropt.api.session.pipeline_session import Piped
@@ -83,7 +83,7 @@ def _run(
         pipelines = _piped(job)
         fed = flat_feeds(feed_dict)
         feeds = {feed_of(model, key, pipelines): value for key, value in fed}
-        model.parts.update(tensor_name(part).partition(":")[0] for part in parts_fed(feed_dict))
+        note_parts(model, feed_dict)
         feeds = {key: value for key, value in feeds.items() if key not in pipelines.inside}
         given = {tensor_name(key): value for key, value in fed}
         wanted = [other for item in resolved for other in (item.others if isinstance(item, Initialize) else (item,))]

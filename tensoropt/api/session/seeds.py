@@ -43,7 +43,7 @@ def with_seeds(graph: Graph, seeds: Seeds) -> Graph:
         node = {**op.node, **{key: tf.compat.v1.AttrValue(i=value) for key, value in given.items()}}
         return replace(op, node=node, attrs={**op.attrs, **given})
 
-    return Graph(tuple(map(seeded, graph.operators)), graph.training, graph.differentiable)
+    return replace(graph, operators=tuple(map(seeded, graph.operators)))
 
 
 def with_seeds_in_meta_graph(meta_graph: Any, seeds: Seeds) -> Any:

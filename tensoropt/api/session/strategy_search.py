@@ -19,7 +19,7 @@ from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedMode
 from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
 from tensoropt.api.mirror.model import model_to_plan
 from tensoropt.api.session.costs import settle_costs, settle_costs_of
-from tensoropt.api.session.fetches import flat_feeds
+from tensoropt.api.session.fetches import flat_feeds, note_parts
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
@@ -206,6 +206,7 @@ def _find_for_feeds(
 
 def _shapes_of(caller: str, example: Mapping[Any, Any] | None) -> dict[str, tuple[int, ...]] | None:
     """The shapes of an example, in which sparse and ragged tensors may be fed as a run takes them."""
+    note_parts(model_to_plan(), example)
     return example_shapes(caller, model_to_plan(), None if example is None else dict(flat_feeds(example)))
 
 

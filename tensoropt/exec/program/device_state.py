@@ -128,7 +128,7 @@ class DeviceState:
         root, graph = self._root, self._root.graph
         operators = {**root.plan.operators, **{op.name: plan.operators[op.name] for op in added}}
         # They go first: nothing of what is there reads them, and they read nothing.
-        root.graph = Graph((*added, *graph.operators), graph.training, graph.differentiable)
+        root.graph = replace(graph, operators=(*added, *graph.operators))
         root.plan = replace(root.plan, fingerprint=root.graph.fingerprint(), operators=operators)
         root.rules = {**root.rules, **{op.name: rule_of(op, ()) for op in added}}
         root.places = places_of(root.graph, root.plan, root.in_time)

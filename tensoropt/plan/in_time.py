@@ -280,7 +280,8 @@ class _Walk:
             if not is_sum or split:
                 summed = self._summing(op.inputs[partial[0]])
                 return (
-                    f"it reads the sum over the batch of {summed} before all of it is there (batch normalization does)"
+                    f"it needs the whole sum over the batch of {summed}, of which a micro-batch has a part (as batch "
+                    "normalization does, and the root of a mean)"
                 )
             self._note(op, None, [Layout(((),) * spec.rank, (_AXIS,)) for spec in op.outputs])
             return None
@@ -322,7 +323,10 @@ class _Walk:
         """Has inputs to which no gradient flows computed for the whole batch; False if that is no help."""
         edges = [Edge(tensor, op.name, place) for place, tensor in enumerate(op.inputs)]
         names = [edge.tensor.op for edge in edges if edge not in self._graph.differentiable]
-        needed = {other.name for other in self._graph.needed_for([*names, *op.control_inputs])}
+        # A shape of the whole batch needs none of the samples.
+        shapes = (each.name for each in self._graph.operators if traits(each).gives_shape)
+        given = {TensorId(name) for name in shapes if name not in self._after}
+        needed = {other.name for other in self._graph.needed_for([*names, *op.control_inputs], given)}
         added = needed & self._actions.keys()
         learned = {edge.consumer for edge in self._graph.differentiable}
         if not added or added & learned:

@@ -81,7 +81,10 @@ def losses_of_wide_activations(option: str | Plan = "mini_time", **split: Any) -
 
 
 def losses_of_a_fed_tensor(option: str = "mini_time", **split: Any) -> list[float]:
-    """A step's loss, and what a run gives that is fed what a layer in the middle would give."""
+    """A step's loss, and what a run gives that is fed what a layer in the middle would give.
+
+    Weights of samples come with checks that they fit, and are counted by a tensor of the shape of what is computed.
+    """
     to.reset_default_graph()
     to.set_random_seed(3)
     x = hidden = to.placeholder(to.float32, [_ROWS, 16], name="x")
@@ -90,12 +93,15 @@ def losses_of_a_fed_tensor(option: str = "mini_time", **split: Any) -> list[floa
         weights = to.get_variable(f"w{layer}", [16, 16], initializer=to.random_normal_initializer(stddev=0.3))
         hidden = to.tanh(to.matmul(hidden, weights))
         layers.append(hidden)
-    loss = to.reduce_mean(to.square(hidden))
+    weights = to.placeholder(to.float32, [None, 1], name="weights")
+    loss = to.reduce_mean(to.square(hidden)) + to.losses.mean_squared_error(x, hidden, weights=weights)
     train = to.train.GradientDescentOptimizer(0.5).minimize(loss)
-    to.build_execution_graph(plan=to.find_strategy(option, feed="global", costs="analytic", **split))
+    plan = to.find_strategy(option, feed="global", costs="analytic", batch_size=_ROWS, **split)
+    to.build_execution_graph(plan=plan)
     batch = np.random.default_rng(0).normal(size=(_ROWS, 16)).astype(np.float32)
-    first, _ = to.run([loss, train], {x: batch})
-    return [float(first), *(float(np.sum(value)) for value in to.run([loss, layers[2]], {layers[1]: batch}))]
+    fed = {x: batch, weights: np.arange(_ROWS, dtype=np.float32)[:, None] % 3}  # those of nothing are not counted
+    first, _ = to.run([loss, train], fed)
+    return [float(first), *(float(np.sum(value)) for value in to.run([loss, layers[2]], {**fed, layers[1]: batch}))]
 
 
 class DroppingCell(keras.layers.Layer):

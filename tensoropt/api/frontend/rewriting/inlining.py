@@ -46,7 +46,7 @@ def _called(rewriter: Rewriter, op: Any, scope: Scope, function: Any, operands: 
 def _if(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     functions = [function_of(op, "then_branch"), function_of(op, "else_branch")]
     holds = rewriter.tensor(scope.value(op.inputs[0]), op)
-    known = rewriter.known.value(holds)
+    known = rewriter.known.computed(holds)
     if known is None and rewriter.known.truth(holds) is False:
         known = np.asarray(False)
     if known is not None:

@@ -13,6 +13,7 @@ from tensorflow.python.framework import smart_cond
 from tensoropt.api.frontend.draws import is_draw
 from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.api.frontend.functions import function_attrs
+from tensoropt.api.frontend.static_values import static_value
 from tensoropt.graph.registry import traits
 
 __all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "or_zeros", "select"]
@@ -100,6 +101,14 @@ class KnownValues:
             self._values[x.name] = None if found is None else np.asarray(found)
         return self._values[x.name]
 
+    def computed(self, x: Any) -> Any:
+        """The value of a tensor that depends on constants alone, if TensorFlow does not fold what makes it, too."""
+        found = self.value(x)
+        if found is None and isinstance(x, tf.Tensor) and x.name in self._fixed:
+            found = static_value(x)
+            self._values[x.name] = None if found is None else np.asarray(found)
+        return self._values.get(x.name) if isinstance(x, tf.Tensor) else None
+
     def truth(self, x: Any) -> bool | None:
         """Returns whether a condition holds if that is known, if only from one side of an "and"; else None."""
         if not isinstance(x, tf.Tensor):
@@ -127,9 +136,7 @@ class KnownValues:
 
     def _is_fixed(self, made: Any) -> bool:
         own = traits(made)
-        if own.gives_shape:
-            return all(x.shape.is_fully_defined() for x in made.inputs)
-        if own.is_constant:
+        if own.is_constant or (own.gives_shape and all(x.shape.is_fully_defined() for x in made.inputs)):
             return True
         return bool(
             made.inputs

@@ -57,7 +57,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Pipelin
     device (:func:`tensoropt.space.stages.stages`); if none of these pipelines fits, where the fullest stage holds least
     (:func:`tensoropt.space.stages.small_stages`). Inside of its stage each operator may be split in any way: the
     search is that of the space of all strategies with these stages. More stages are tried until as many, in one round,
-    are much slower than the best pipeline, and only such as could be the fastest (:func:`least_seconds`).
+    are much slower than the best pipeline, or their bound (:func:`least_seconds`) has begun to rise and says so. Those
+    are not searched whose bound says that they are no faster than what is known.
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.
@@ -77,15 +78,19 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Pipelin
 
     def tried() -> Iterator[tuple[int, SearchSpace]]:
         yield from pipelines(space)
-        if best is None:
+        if best is None and smallest > limit.limit_bytes and (smallest < math.inf or not is_any_slow):
             yield from small_pipelines(space)
 
+    fewer_s = math.inf  # the bound of fewer stages, in one round
     for rounds, inner in tried():
         bound_s = least_seconds(inner)
+        if rounds == 1:
+            if bound_s > max(fewer_s, _MUCH_SLOWER * least):
+                is_any_slow = True
+                break
+            fewer_s = bound_s
         if bound_s >= least:
             is_any_slow = True
-            if rounds == 1 and bound_s > _MUCH_SLOWER * least:
-                break
             continue
         try:
             point, plan = fastest_that_fits(inner, limit)
@@ -95,9 +100,12 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Pipelin
         if not _has_stages(plan):
             continue
         smallest = min(smallest, plan.memory_bytes)
-        if rounds == 1 and plan.memory_bytes <= limit.limit_bytes and plan.time_s > _MUCH_SLOWER * least:
+        if plan.memory_bytes > limit.limit_bytes:
+            continue
+        is_any_slow |= plan.time_s >= least
+        if rounds == 1 and best is not None and plan.time_s > _MUCH_SLOWER * least:
             break
-        if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
+        if plan.time_s < least:
             least = plan.time_s
             alone = frontier_of(
                 inner.problem,

@@ -147,11 +147,13 @@ def test_updates_that_a_script_writes_itself_are_planned_as_training(caplog: pyt
     assert any("Gradient" in name or "gradients" in name for name in plan.operators)
 
 
-def test_a_batch_without_samples_is_refused() -> None:
+@pytest.mark.parametrize(("shape", "remedy"), [([0, 8], "Give it a batch that has samples"), ([8, 0], "Leave it out")])
+def test_an_input_without_numbers_is_refused(shape: list[int], remedy: str) -> None:
     import tensoropt
 
-    x = tensoropt.placeholder(tensoropt.float32, [0, 8], name="x")
-    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [8, 4])))
+    x = tensoropt.placeholder(tensoropt.float32, shape, name="x")
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [shape[1], 4])))
     tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
-    with pytest.raises(GraphError, match=r"Placeholder 'x': every size must be at least 1, got the shape \(0, 8\)"):
+    said = rf"Placeholder 'x': every size must be at least 1, got the shape \({shape[0]}, {shape[1]}\)\. {remedy}"
+    with pytest.raises(GraphError, match=said):
         tensoropt.find_strategy(topology="p100")

@@ -79,10 +79,12 @@ def filled_shapes(
             )
     for op in filter(lambda op: traits(op).must_be_fed, model.graph.get_operations()):
         declared = op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else []
-        if 0 in found.get(op.name, declared):
+        sizes = found.get(op.name, declared)
+        if 0 in sizes:
+            remedy = "Give it a batch that has samples" if sizes[0] == 0 else "Leave it out of the model"
             raise GraphError(
                 f"{model.terms.subject(op.name)}: every size must be at least 1, got the shape "
-                f"{tf.TensorShape(found.get(op.name, declared))}. Give it a batch that has samples."
+                f"{tf.TensorShape(sizes)}. {remedy}."
             )
     return found
 

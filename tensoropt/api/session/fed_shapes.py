@@ -103,8 +103,9 @@ class FedShapes:
                     f"{words.give.capitalize()} one that fits."
                 )
             if 0 in array.shape:
+                out = "empty batches" if array.shape[0] == 0 else "what is empty in each sample"
                 raise FeedError(
-                    f"{subject}: must be {words.given} at least one number, got {array.shape}. Leave empty batches out."
+                    f"{subject}: must be {words.given} at least one number, got {array.shape}. Leave {out} out."
                 )
             found[name] = array
         return found

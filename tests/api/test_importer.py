@@ -205,6 +205,16 @@ def test_a_batch_size_fills_in_open_shapes(model: Model) -> None:
     assert current_model().graph.get_tensor_by_name("h:0").shape.as_list() == [None, 4]
 
 
+def test_an_input_that_leaves_sizes_open_has_those_of_its_default(model: Model) -> None:
+    x = to.placeholder(to.float32, [None, 6], name="x")
+    start = to.placeholder_with_default(to.zeros([to.shape(x)[0], 6]), [None, 6], name="start")
+    fixed = to.placeholder_with_default(np.zeros((4, 6), np.float32), [None, None], name="fixed")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_mean((x + start + fixed) @ to.get_variable("w", [6, 4])))
+    graph = _imported(4).graph
+    assert [graph[name].outputs[0].shape for name in ("start", "fixed")] == [(4, 6), (4, 6)]
+    assert (start.shape.as_list(), fixed.shape.as_list()) == ([None, 6], [None, None])
+
+
 def test_values_of_a_sparse_tensor_are_no_samples(model: Model) -> None:
     """They vote by two placeholders, and are more than there are samples; what the script says counts for more."""
     bags, labels = to.sparse_placeholder(to.float32, [None, 6]), to.placeholder(to.float32, [None], name="labels")

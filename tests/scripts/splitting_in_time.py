@@ -83,12 +83,14 @@ def losses_of_wide_activations(option: str | Plan = "mini_time", **split: Any) -
 def losses_of_a_fed_tensor(option: str = "mini_time", **split: Any) -> list[float]:
     """A step's loss, and what a run gives that is fed what a layer in the middle would give.
 
-    Weights of samples come with checks that they fit, and are counted by a tensor of the shape of what is computed.
+    Weights of samples come with checks that they fit, and are counted by a tensor of the shape of what is computed. One
+    input has a default for each sample, which the second step does not need.
     """
     to.reset_default_graph()
     to.set_random_seed(3)
-    x = hidden = to.placeholder(to.float32, [_ROWS, 16], name="x")
-    layers = []
+    x = to.placeholder(to.float32, [_ROWS, 16], name="x")
+    start = to.placeholder_with_default(np.full([_ROWS, 16], 0.1, np.float32), [None, 16], name="start")
+    hidden, layers = x + start, []
     for layer in range(4):
         weights = to.get_variable(f"w{layer}", [16, 16], initializer=to.random_normal_initializer(stddev=0.3))
         hidden = to.tanh(to.matmul(hidden, weights))
@@ -101,7 +103,12 @@ def losses_of_a_fed_tensor(option: str = "mini_time", **split: Any) -> list[floa
     batch = np.random.default_rng(0).normal(size=(_ROWS, 16)).astype(np.float32)
     fed = {x: batch, weights: np.arange(_ROWS, dtype=np.float32)[:, None] % 3}  # those of nothing are not counted
     first, _ = to.run([loss, train], fed)
-    return [float(first), *(float(np.sum(value)) for value in to.run([loss, layers[2]], {**fed, layers[1]: batch}))]
+    second, _ = to.run([loss, train], {**fed, start: batch[::-1]})
+    return [
+        float(first),
+        float(second),
+        *(float(np.sum(value)) for value in to.run([loss, layers[2]], {**fed, layers[1]: batch})),
+    ]
 
 
 class DroppingCell(keras.layers.Layer):

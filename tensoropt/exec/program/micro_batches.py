@@ -82,7 +82,7 @@ class MicroBatches(Builder):
         for op in each:
             for position, tensor in enumerate(op.inputs):
                 edge = Edge(tensor, op.name, position)
-                if steps.is_border(edge):
+                if steps.is_border(edge) and op.name not in self._modes:  # what is fed does not need its default
                     self._held[edge] = self._hold(edge)
         calls = dict.fromkeys(op.attrs["call"] for op in self._needed if traits(op).is_gradient)
         if self._local.places is None:
@@ -470,6 +470,8 @@ class _MicroBatch(Builder):
         whole = Layout.replicated(op.outputs[0].rank)
         if op.name not in self._modes:
             fed = self._arrive(Edge(op.inputs[0], op.name, 0))
+            if fed is None:
+                return None
         else:
             fed = self._once.placeholder(op)
             if not self._modes[op.name]:

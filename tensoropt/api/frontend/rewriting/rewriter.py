@@ -35,7 +35,7 @@ from tensoropt.api.frontend.stand_ins import Given
 from tensoropt.api.frontend.walks import needs, post_order
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 
 __all__ = [
     "CALL",
@@ -279,7 +279,7 @@ class Rewriter:
     def _plain(self, op: Any) -> Any:
         """The definition of an operation of the user's graph that is copied if it reads tensors alone; else None."""
         user = self.user
-        if op.name in user.inside or op.name in user.merged or op.name in user.shapes:
+        if op.name in user.inside or op.name in user.merged or op.name in user.shapes or _is_of_its_default(op):
             return None
         if op.type in self.rules.handlers and op.type not in self.rules.copied:
             return None
@@ -348,10 +348,10 @@ class Rewriter:
             before = self.tensor(scope.value(user.graph.get_tensor_by_name(user.merged[op.name])), op)
             made = self._copy(op, [before], op.name, {})
             self._done(op, scope, made.outputs, [made])
-        elif op.name in user.shapes:
-            shape = tf.TensorShape(user.shapes[op.name]).as_proto()
+        elif op.name in user.shapes or _is_of_its_default(op):
             default = [self.tensor(scope.value(x), op) for x in op.inputs]
-            made = self._copy(op, default, op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
+            shape = tf.TensorShape(user.shapes[op.name]) if op.name in user.shapes else default[0].shape
+            made = self._copy(op, default, op.name, {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())})
             self._done(op, scope, made.outputs, [made])
         elif op.name not in scope.operations:  # else a gradient of one's own needed it before
             self.visit(op, scope)
@@ -730,3 +730,8 @@ def _drawn_apart(op: Any, turn: int) -> dict[str, Any]:
     if not turn or not (attr["seed"].i or attr["seed2"].i):
         return noted
     return {**noted, "seed2": tf.compat.v1.AttrValue(i=(attr["seed2"].i + turn * _SEED_STEP) & _LARGEST_SEED or 1)}
+
+
+def _is_of_its_default(op: Any) -> bool:
+    """Tells whether an input that leaves a size open has a default, whose size it takes."""
+    return bool(op.inputs) and traits(op).has_default and not op.outputs[0].shape.is_fully_defined()

@@ -14,7 +14,7 @@ from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
-from tensoropt.plan.places import edges_into, is_everywhere, parted
+from tensoropt.plan.places import At, edges_into, is_everywhere, parted
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.columns import SpaceColumns, with_less
@@ -152,13 +152,14 @@ def least_seconds(space: SearchSpace) -> float:
     parts = {part.number: part for part in places.parts([name for name in least_s if steps.is_each(name)])}
     devices = {number: list(mesh.devices_at(part.at)) for number, part in parts.items()}
     busy_s, once_s = np.zeros(mesh.size), np.zeros(mesh.size)
+    once: dict[At, float] = defaultdict(float)
     computed: dict[int, float] = defaultdict(float)
     is_learnt: set[int] = set()
     sent: dict[tuple[int, int], float] = defaultdict(float)  # from part to part, in one direction
     returns: set[tuple[int, int]] = set()
     for name, seconds in least_s.items():
         if not steps.is_each(name):
-            once_s[list(mesh.devices_at(where[name]))] += seconds
+            once[where[name]] += seconds
             continue
         number = places.part[name].number
         computed[number] += seconds
@@ -181,6 +182,8 @@ def least_seconds(space: SearchSpace) -> float:
         if (source, number) in returns:
             behind[number] = max(behind[number], behind[source] + backward)
             last[number] = min(last[number], behind[source] + backward)
+    for place, seconds in once.items():
+        once_s[list(mesh.devices_at(place))] += seconds
     begin_s, end_s = np.full(mesh.size, math.inf), np.full(mesh.size, math.inf)
     for number, there in devices.items():
         busy_s[there] += computed[number]

@@ -44,6 +44,7 @@ def at(coordinate: int) -> str:
     return f"{_AT}{coordinate}"
 
 
+@functools.lru_cache(maxsize=4096)  # there are few, and searches ask for each operator
 def place_of(action: str | None) -> int | None:
     """The coordinate of an action :func:`at`; None for any other."""
     digits = action[1:] if action is not None and action.startswith(_AT) else ""

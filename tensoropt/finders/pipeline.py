@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, PlanError, ProblemError
+from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
-from tensoropt.plan.places import At, edges_into, is_everywhere, parted
+from tensoropt.plan.places import At, is_everywhere, load_of, parted, share_of_pass
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.columns import SpaceColumns, with_less
@@ -143,55 +144,47 @@ def least_seconds(space: SearchSpace) -> float:
     all micro-batches is done one after the other: behind what leads to its first part, and before the backward passes
     to which its last one leads.
     """
-    steps, graph, mesh = space.steps, space.graph, space.mesh
+    steps, mesh = space.steps, space.mesh
     if steps is None:
         return 0.0
     least_s = {op.name: float(space.node_tables(op.name)[0].min()) for op in space.operators}
     where = {op.name: space.choices(op.name)[0].at for op in space.operators}
-    places = parted(graph, {op.name: where.get(op.name, ()) for op in graph.operators}, frozenset(), steps)
-    parts = {part.number: part for part in places.parts([name for name in least_s if steps.is_each(name)])}
-    devices = {number: list(mesh.devices_at(part.at)) for number, part in parts.items()}
-    busy_s, once_s = np.zeros(mesh.size), np.zeros(mesh.size)
-    once: dict[At, float] = defaultdict(float)
-    computed: dict[int, float] = defaultdict(float)
-    is_learnt: set[int] = set()
-    sent: dict[tuple[int, int], float] = defaultdict(float)  # from part to part, in one direction
-    returns: set[tuple[int, int]] = set()
-    for name, seconds in least_s.items():
-        if not steps.is_each(name):
-            once[where[name]] += seconds
-            continue
-        number = places.part[name].number
-        computed[number] += seconds
-        for edge in edges_into(graph[name]):
-            is_back = edge in graph.differentiable
-            is_learnt |= {number} if is_back else set()
-            if steps.is_each(edge.tensor.op) and places.crosses(edge):
-                pair = places.part[edge.tensor.op].number, number
-                time_s = space.edge_tables(edge)[0]
-                sent[pair] += float(np.min(time_s, where=np.isfinite(time_s), initial=math.inf)) / (1 + is_back)
-                returns |= {pair} if is_back else set()
+    everywhere = dict.fromkeys((op.name for op in space.graph.operators), ())
+    places = parted(space.graph, {**everywhere, **where}, frozenset(), steps)
+
+    def message_s(edge: Edge) -> float:
+        time_s = space.edge_tables(edge)[0] if places.crosses(edge) else np.zeros(1)
+        return float(time_s.min()) if np.isfinite(time_s).any() else 0.0  # what cannot be sent, a search says
+
+    each = [name for name in least_s if steps.is_each(name)]
+    load = load_of(places, each, steps.times, least_s.__getitem__, message_s)
     # The longest ways to a part, and the shortest, by which messages may come; in seconds, forward and backward.
-    before, behind = dict.fromkeys(parts, 0.0), dict.fromkeys(parts, 0.0)
-    first, last = dict.fromkeys(parts, math.inf), dict.fromkeys(parts, math.inf)
-    for source, number in sorted(sent):
-        share = computed[source] / steps.times
-        forward, backward = (share / 3, 2 * share / 3) if source in is_learnt else (share, 0.0)  # as they are simulated
+    before, behind = dict.fromkeys(load.seconds, 0.0), dict.fromkeys(load.seconds, 0.0)
+    first, last = dict.fromkeys(load.seconds, math.inf), dict.fromkeys(load.seconds, math.inf)
+    for source, number in sorted(load.moved):
+        forward, backward = (
+            load.seconds[source] / steps.times * share_of_pass(source in load.learnt, back) for back in (False, True)
+        )
         before[number] = max(before[number], before[source] + forward)
         first[number] = min(first[number], before[source] + forward)
-        if (source, number) in returns:
+        if (source, number) in load.returns:
             behind[number] = max(behind[number], behind[source] + backward)
             last[number] = min(last[number], behind[source] + backward)
-    for place, seconds in once.items():
-        once_s[list(mesh.devices_at(place))] += seconds
+    busy_s, once_s = np.zeros(mesh.size), np.zeros(mesh.size)
     begin_s, end_s = np.full(mesh.size, math.inf), np.full(mesh.size, math.inf)
+    devices = {part.number: list(mesh.devices_at(part.at)) for part in places.parts(each)}
     for number, there in devices.items():
-        busy_s[there] += computed[number]
+        busy_s[there] += load.seconds[number]
         begin_s[there] = np.minimum(begin_s[there], min(before[number], first[number]))
         end_s[there] = np.minimum(end_s[there], min(behind[number], last[number]))
-    for (source, number), seconds in sent.items():
-        seconds = seconds if math.isfinite(seconds) else 0.0  # what cannot be sent, a search says
-        busy_s[[*{*devices[source], *devices[number]}]] += seconds * (1 + ((source, number) in returns))
+    for (source, number), seconds in load.moved.items():
+        ways = 1 + ((source, number) in load.returns)
+        busy_s[[*{*devices[source], *devices[number]}]] += seconds * steps.times * ways
+    once: dict[At, float] = defaultdict(float)
+    for name, seconds in least_s.items():
+        once[where[name]] += 0.0 if steps.is_each(name) else seconds
+    for place, seconds in once.items():
+        once_s[list(mesh.devices_at(place))] += seconds
     rest_s = np.where(busy_s > 0.0, begin_s + end_s, 0.0)
     return space.cost.iteration_seconds + float((busy_s + rest_s).max()) + float(once_s.max())
 

@@ -328,8 +328,7 @@ class _Walk:
         given = {TensorId(name) for name in shapes if name not in self._after}
         needed = {other.name for other in self._graph.needed_for([*names, *op.control_inputs], given)}
         added = needed & self._actions.keys()
-        learned = {edge.consumer for edge in self._graph.differentiable}
-        if not added or added & learned:
+        if not added or added & self._learned:
             return False
         self._at_once |= added
         return True

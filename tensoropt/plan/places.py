@@ -8,7 +8,7 @@ and no two devices wait for one another.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "At",
+    "Load",
     "Part",
     "Places",
     "Schedule",
     "Task",
-    "edges_into",
     "is_everywhere",
+    "load_of",
     "parted",
     "places_of",
     "schedule",
+    "share_of_pass",
     "why_not_apart",
 ]
 
@@ -112,7 +114,7 @@ class Places:
         """
         graph, cut = self.graph, set(stopped)
         behind, ahead = set(losses), set(sources)
-        edges = [edge for op in graph.operators for edge in edges_into(op) if edge in graph.differentiable]
+        edges = [edge for op in graph.operators for edge in _edges_into(op) if edge in graph.differentiable]
         edges = [edge for edge in edges if str(edge.tensor) not in cut]
         for edge in reversed(edges):
             if edge.consumer in behind:
@@ -167,7 +169,7 @@ def parted(graph: Graph, at: Mapping[str, At], moving: frozenset[Edge], steps: I
     level: dict[str, int] = {}
     members: dict[tuple[int, int, At], list[Operator]] = {}
     for op in graph.operators:
-        before = [edge for edge in edges_into(op) if phase[edge.tensor.op] == phase[op.name]]
+        before = [edge for edge in _edges_into(op) if phase[edge.tensor.op] == phase[op.name]]
         changes = (level[e.tensor.op] + (at[e.tensor.op] != at[op.name] or e in moving) for e in before)
         level[op.name] = max(changes, default=0)
         members.setdefault((phase[op.name], level[op.name], at[op.name]), []).append(op)
@@ -195,6 +197,69 @@ def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edg
         if plan.edge(edge).back_each:
             return f"Edge {edge} leads to another place, to which gradients cannot go back in each micro-batch."
     return None
+
+
+@dataclass(frozen=True)
+class Load:
+    """What parts have to do in a step.
+
+    Attributes:
+        seconds: of each part, by number, for all micro-batches, forward and backward.
+        moved: seconds of the messages from one part to another, of one micro-batch in one direction.
+        returns: the pairs of parts between which gradients go back.
+        learnt: the parts that run backward.
+    """
+
+    seconds: dict[int, float]
+    moved: dict[tuple[int, int], float]
+    returns: set[tuple[int, int]]
+    learnt: set[int]
+
+
+def load_of(
+    places: Places,
+    each: Sequence[str],
+    times: int,
+    op_seconds: Callable[[str], float],
+    edge_seconds: Callable[[Edge], float],
+    *,
+    learns: bool = True,
+) -> Load:
+    """What parts have to do, by what operators and edges take for all micro-batches.
+
+    Args:
+        places: of the operators.
+        each: the operators that run for each micro-batch.
+        times: how many micro-batches there are.
+        op_seconds: of an operator, by name.
+        edge_seconds: of an edge.
+        learns: whether parts run backward, too.
+    """
+    inside, differentiable = set(each), places.graph.differentiable
+    load = Load({}, {}, set(), set())
+    for part in places.parts(each):
+        own = [op for op in part.operators if op.name in inside]
+        load.seconds[part.number] = max(1e-9, sum(op_seconds(op.name) for op in own))
+        for edge in (edge for op in own for edge in _edges_into(op)):
+            is_back = learns and edge in differentiable
+            if is_back:
+                load.learnt.add(part.number)
+            if edge.tensor.op not in inside:
+                continue
+            if not places.crosses(edge):
+                load.seconds[part.number] += edge_seconds(edge)
+                continue
+            pair = places.part[edge.tensor.op].number, part.number
+            share = edge_seconds(edge) / times / (2 if edge in differentiable else 1)
+            load.moved[pair] = load.moved.get(pair, 0.0) + share
+            if is_back:
+                load.returns.add(pair)
+    return load
+
+
+def share_of_pass(is_learnt: bool, backward: bool) -> float:
+    """The part of what a part takes that is its forward, or its backward pass, which takes twice as long."""
+    return (2 if backward else 1) / 3 if is_learnt else float(not backward)
 
 
 @dataclass(frozen=True)
@@ -226,34 +291,24 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
         times: how many micro-batches there are.
         learns: whether parts run backward, too.
     """
-    parts, inside, differentiable = places.parts(each), set(each), places.graph.differentiable
-    computed = {part.number: [op for op in part.operators if op.name in inside] for part in parts}
+    parts = places.parts(each)
     deepest = max((part.level for part in parts), default=0)
     flying = {part.number: min(times, deepest - part.level + 1) for part in parts}
     devices = {part.number: plan.mesh.devices_at(part.at) for part in parts}
-    seconds = {number: max(1e-9, sum(plan.operators[op.name].time_s for op in own)) for number, own in computed.items()}
-    moved: dict[tuple[int, int], float] = {}  # seconds of the messages from one part to another, in one direction
-    returns: set[tuple[int, int]] = set()
-    is_learnt: set[int] = set()
-    for part in parts:
-        for edge in (edge for op in computed[part.number] for edge in edges_into(op)):
-            is_back = learns and edge in differentiable
-            is_learnt |= {part.number} if is_back else set()
-            if edge.tensor.op not in inside:
-                continue
-            if not places.crosses(edge):
-                seconds[part.number] += plan.edge(edge).time_s
-                continue
-            pair = places.part[edge.tensor.op].number, part.number
-            share = plan.edge(edge).time_s / times / (2 if edge in differentiable else 1)
-            moved[pair] = moved.get(pair, 0.0) + share
-            returns |= {pair} if is_back else set()
+    load = load_of(
+        places,
+        each,
+        times,
+        lambda name: plan.operators[name].time_s,
+        lambda edge: plan.edge(edge).time_s,
+        learns=learns,
+    )
     numbered = {part.number: part for part in parts}
     # What each task comes after; a message comes after what is sent.
     lanes: list[tuple[Part, bool, Part | None]] = [(part, False, None) for part in parts]
-    lanes += [(part, True, None) for part in parts if part.number in is_learnt]
-    lanes += [(numbered[target], False, numbered[source]) for source, target in sorted(moved)]
-    lanes += [(numbered[source], True, numbered[target]) for source, target in sorted(returns)]
+    lanes += [(part, True, None) for part in parts if part.number in load.learnt]
+    lanes += [(numbered[target], False, numbered[source]) for source, target in sorted(load.moved)]
+    lanes += [(numbered[source], True, numbered[target]) for source, target in sorted(load.returns)]
     after: dict[tuple[Part, bool, Part | None], list[tuple[Part, bool, Part | None]]] = {}
     for part, backward, origin in lanes:
         if origin is not None:
@@ -275,7 +330,7 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
             time = len(ended[lane])
             if time == times or any(len(ended[other]) <= time for other in after[lane]):
                 continue
-            if origin is None and not backward and part.number in is_learnt:
+            if origin is None and not backward and part.number in load.learnt:
                 if time - len(ended[part, True, None]) >= flying[part.number]:
                     continue
             begin = max([free[device] for device in taken[lane]] + [ended[other][time] for other in after[lane]])
@@ -287,16 +342,16 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
         part, backward, origin = lane
         if origin is not None:
             pair = (part.number, origin.number) if backward else (origin.number, part.number)
-            end = begin + moved[pair]
+            end = begin + load.moved[pair]
         else:
-            whole = seconds[part.number] / times
-            end = begin + whole * (1.0 if part.number not in is_learnt else (2 if backward else 1) / 3)
+            whole = load.seconds[part.number] / times
+            end = begin + whole * share_of_pass(part.number in load.learnt, backward)
         for device in taken[lane]:
             free[device] = end
         result.append(Task(part, len(ended[lane]), backward, origin))
         ended[lane].append(end)
 
 
-def edges_into(op: Operator) -> list[Edge]:
+def _edges_into(op: Operator) -> list[Edge]:
     """The edges over which a part gets what an operator reads; a gradient is of other operators' backward passes."""
     return [] if traits(op).is_gradient else [Edge(tensor, op.name, place) for place, tensor in enumerate(op.inputs)]

@@ -107,7 +107,7 @@ def test_no_pipeline_takes_less_than_its_bound(graph: Graph, recompute: bool, ti
         found = [plan.time_s for plan in plans_of_a_frontier(inner)]
         assert 0.0 < bound_s <= min(found) * (1.0 + 1e-9)
         ratios.append(bound_s / min(found))
-    assert len(ratios) >= 2 and max(ratios) > 0.5  # messages are what the bound leaves out
+    assert len(ratios) >= 2 and max(ratios) > 0.5  # splits inside of a stage are what the bound leaves out
 
 
 def test_pipelines_that_cannot_be_fast_enough_are_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:

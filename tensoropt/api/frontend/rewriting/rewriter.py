@@ -350,7 +350,10 @@ class Rewriter:
             self._done(op, scope, made.outputs, [made])
         elif op.name in user.shapes or _is_of_its_default(op):
             default = [self.tensor(scope.value(x), op) for x in op.inputs]
-            shape = tf.TensorShape(user.shapes[op.name]) if op.name in user.shapes else default[0].shape
+            if op.name in user.shapes:
+                shape = tf.TensorShape(user.shapes[op.name])
+            else:
+                shape = op.outputs[0].shape.merge_with(default[0].shape)
             made = self._copy(op, default, op.name, {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())})
             self._done(op, scope, made.outputs, [made])
         elif op.name not in scope.operations:  # else a gradient of one's own needed it before
@@ -734,4 +737,4 @@ def _drawn_apart(op: Any, turn: int) -> dict[str, Any]:
 
 def _is_of_its_default(op: Any) -> bool:
     """Tells whether an input that leaves a size open has a default, whose size it takes."""
-    return bool(op.inputs) and traits(op).has_default and not op.outputs[0].shape.is_fully_defined()
+    return traits(op).has_default and not op.outputs[0].shape.is_fully_defined()

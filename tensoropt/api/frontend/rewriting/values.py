@@ -105,9 +105,9 @@ class KnownValues:
         """The value of a tensor that depends on constants alone, if TensorFlow does not fold what makes it, too."""
         found = self.value(x)
         if found is None and isinstance(x, tf.Tensor) and x.name in self._fixed:
-            found = static_value(x)
-            self._values[x.name] = None if found is None else np.asarray(found)
-        return self._values.get(x.name) if isinstance(x, tf.Tensor) else None
+            made = static_value(x)
+            found = self._values[x.name] = None if made is None else np.asarray(made)
+        return found
 
     def truth(self, x: Any) -> bool | None:
         """Returns whether a condition holds if that is known, if only from one side of an "and"; else None."""

@@ -524,6 +524,26 @@ def parts_at_places_that_only_a_run_knows() -> None:
 
 
 @core_case
+def what_inputs_with_defaults_decide() -> None:
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        given = {"yes": True, "turns": 2, "axis": 1, "begin": 0}
+        given = {name: m.placeholder_with_default(value, [], name=name) for name, value in given.items()}
+        y = tf.tanh(tf.matmul(made["x"][:, 0], made["w"]))
+        y = m.cond(m.logical_and(given["yes"], given["turns"] < 4), lambda: y * 2.0, lambda: y * 3.0)
+        y = m.while_loop(lambda i, _: i < given["turns"], lambda i, y: (i + 1, y * 0.5), [0, y])[1]
+        y = tf.cumsum(y, given["axis"]) + tf.reduce_mean(tf.slice(y, [given["begin"], 0], [2, _WIDTH]), 0)
+        loss = m.reduce_mean(m.square(y))
+        return {**made, **given, "y": y, "loss": loss, "train": m.train.GradientDescentOptimizer(0.5).minimize(loss)}
+
+    def feeds(number: int) -> dict[str, Any]:
+        others = [{}, {"yes": False, "axis": 0}, {"turns": 5, "begin": 3}][number]
+        return {**only("x")(number), **others}
+
+    compare(make, ["loss", "y", "w"], "train", feeds, options=_OPTIONS)
+
+
+@core_case
 def random_numbers_where_branches_and_turns_draw_them() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w, n = made["x"][:, 0], made["w"], tf.cast(made["n"], tf.int32)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tensoropt.api.frontend.draws import is_draw
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 
 __all__ = ["is_static", "keep_static", "static_operands", "static_value", "value_with"]
 
@@ -88,4 +88,6 @@ def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
 
 def _is_of_a_run(tensor: Any) -> bool:
     op = tensor.op
-    return bool(op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant) or is_draw(op))
+    if tensor.dtype in (tf.resource, tf.variant) or traits(op).is_input:  # what has a default is fed, too
+        return True
+    return bool(op.op_def.is_stateful or not op.inputs or is_draw(op))

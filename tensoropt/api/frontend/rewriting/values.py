@@ -140,6 +140,7 @@ class KnownValues:
             return True
         return bool(
             made.inputs
+            and not own.is_input  # one with a default reads a constant, in whose place another value can be fed
             and not is_stateful(made)
             and not is_draw(made)
             and not function_attrs(made)

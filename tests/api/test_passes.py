@@ -371,6 +371,23 @@ _OTHERS: tuple[_Place, ...] = (
 )
 
 
+@pytest.mark.parametrize(
+    ("look_up", "samples"),
+    [
+        (lambda rows, _: to.gather(rows, to.range(6)), 6),
+        (lambda rows, _: to.gather(rows, to.range(to.shape(rows)[0]) * 1), 6),
+        (lambda rows, _: _flat(rows, to.range(0, 24, 4) + 3), 6),
+        (lambda rows, _: _flat(rows, [1, 0, 3, 2, 5, 5, 6, 7, 8, 9, 10, 11]), None),
+        (lambda rows, _: _flat(rows, [3, 0, 2, 7, 4, 6, 9, 9, 10, 12, 13, 12, 19, 16, 16, 20, 21, 22]), 6),
+        (lambda rows, _: to.gather(rows, [0, 1]), None),
+        (lambda rows, _: to.gather(rows, [5, 4, 3, 2, 1, 0]), None),
+        (lambda rows, _: to.gather(to.zeros([6, 2]), to.range(6)), None),
+    ],
+)
+def test_mark_own_rows_at_places_that_are_known(model: Model, look_up: _Place, samples: int | None) -> None:
+    assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [samples]
+
+
 @pytest.mark.parametrize("look_up", _LENGTH)
 def test_mark_own_rows_of_one_place_of_each_sample(model: Model, look_up: _Place) -> None:
     assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [6]

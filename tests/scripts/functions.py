@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -654,11 +655,34 @@ def _calling() -> tuple[Callable[..., Any], list[Any]]:
     return step, [w, v]
 
 
+def _adapting() -> tuple[Callable[..., Any], list[Any]]:
+    """A step of weights from which each sample's own ones are made by a gradient: it differentiates a gradient."""
+    w, v = new_variables((6, 8), (8, 4))
+
+    def loss_after_a_step(sample: Any) -> Any:
+        x, y = sample[0][None], sample[1][None]
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.tanh(x @ w) @ v))
+        own = v - 0.5 * tape.gradient(loss, v)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.tanh(x @ w) @ own))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.vectorized_map(loss_after_a_step, (x, y))
+            loss = tf.reduce_mean(losses)
+        descend(tape, loss, [w, v])
+        return loss, losses
+
+    return step, [w, v]
+
+
 @case
-def losses_may_be_functions_of_functions() -> None:
-    for plan in ({}, {"option": "data_parallel"}, {"option": "mini_memory"}, {"micro_batches": 4}):
-        plain, expected = _calling()
-        made, found = _calling()
+def losses_may_be_functions_of_functions_and_of_gradients_of_each_sample() -> None:
+    plans = ({}, {"option": "data_parallel"}, {"option": "mini_memory"}, {"micro_batches": 4})
+    for make, plan in itertools.product((_calling, _adapting), plans):
+        plain, expected = make()
+        made, found = make()
         alone, ours = tf.function(plain), tensoropt.function(made)
         if plan:
             ours.plan(**plan)

@@ -5,11 +5,13 @@ find masked words, others to take the last word of each sequence. Or they put a 
 (``gather_nd``). Without the mark, each device would need the rows of all samples, and no batch could run in parts.
 
 What a run decides may be anything: so the numbers of samples must be constants, and nothing but added to it or put
-beside it. Operators that do more than add or move elements are not looked behind.
+beside it. Operators that do more than add or move elements are not looked behind. Of indices that are constants, as
+``vectorized_map`` makes them to take each sample, all is known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -59,10 +61,13 @@ def _samples(op: Operator, by_name: Mapping[str, Operator], constants: Collectio
     by_coordinates = counts(op, (rows, indices))
     if by_coordinates is None or not 0 < indices.elements < _MOST_INDICES:
         return None
+    tensor = graph.get_tensor_by_name(str(op.inputs[1]))
+    if op.inputs[1].op in constants and not by_coordinates:
+        known = None if op.inputs[0].op in constants else value_with(tensor, {})
+        return None if known is None else _apart(np.ravel(known), rows.shape[0])
     decided = _decided(op.inputs[1], by_name, constants, sums=not by_coordinates)
     if not decided:
         return None
-    tensor = graph.get_tensor_by_name(str(op.inputs[1]))
     specs = {str(each): _spec(each, by_name) for each in decided}
 
     def value_at(decided: int) -> Any:
@@ -81,6 +86,15 @@ def _samples(op: Operator, by_name: Mapping[str, Operator], constants: Collectio
         return None
     keep_static(tensor, specs)
     return samples
+
+
+def _apart(indices: NDArray[Any], rows: int) -> int | None:
+    """The largest number of samples, of as many places and rows each, that look up rows of their own; else None."""
+    most = math.gcd(indices.size, rows)
+    for samples in (each for each in range(most, 1, -1) if most % each == 0):
+        if np.array_equal(indices // (rows // samples), np.arange(samples).repeat(indices.size // samples)):
+            return samples
+    return None
 
 
 def _counted(begun: NDArray[Any], rows: int) -> int | None:
@@ -144,6 +158,8 @@ def _is_constant(op: Operator, constants: Collection[str]) -> bool:
         return False
     if own.has_effect or own.is_input:  # an input may be fed, though it has a default
         return False
+    if own.gives_shape:  # which all tensors have by now
+        return True
     if not op.inputs:
         return own.is_constant or bool(op.static)
     return all(tensor.op in constants for tensor in op.inputs)

@@ -53,7 +53,9 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
         reader = by_name[edge.consumer]
         if traits(reader).rows is not None and edge.position not in reader.handles:
             continue  # rows are no variable, though there may be as many of them
-        if graph.spec(edge.tensor).shape and edge not in graph.differentiable:
+        # A scalar is one of the updated variable's own only where it is updated, too: rates are scalars of all.
+        is_own = graph.spec(edge.tensor).shape or edge.position in space.rules[edge.consumer].pinned
+        if is_own and edge not in graph.differentiable:
             around[edge.tensor.op].append((edge.consumer, edge))
             around[edge.consumer].append((edge.tensor.op, edge))
     found: dict[str, Beside] = {}

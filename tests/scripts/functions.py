@@ -679,7 +679,12 @@ def _adapting() -> tuple[Callable[..., Any], list[Any]]:
 
 @case
 def losses_may_be_functions_of_functions_and_of_gradients_of_each_sample() -> None:
-    plans = ({}, {"option": "data_parallel"}, {"option": "mini_memory"}, {"micro_batches": 4})
+    plans: tuple[dict[str, Any], ...] = (
+        {},
+        {"option": "data_parallel"},
+        {"option": "mini_memory"},
+        {"micro_batches": 4},
+    )
     for make, plan in itertools.product((_calling, _adapting), plans):
         plain, expected = make()
         made, found = make()

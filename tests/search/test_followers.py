@@ -14,6 +14,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.problem.repeated_layers import repeated_layers
 from tensoropt.problem.single_cost import single_cost
+from tensoropt.search.registry import get_finder
 from tensoropt.space import followers, propagation
 from tensoropt.space.around_variables import around_variables
 from tensoropt.space.followers import contracted, follow
@@ -150,6 +151,30 @@ def test_a_small_variable_whose_gradient_s_step_reads_it_again_follows_nobody_th
     leaders, _ = follow(space, small_bytes=1e9)
     assert all(leaders[leader] == leader for leader in leaders)
     assert len(track_frontier(contracted(space).problem))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", ["Adam", "RMSProp", "Momentum", "Ftrl", "Adadelta", "Adagrad"])
+def test_slots_of_a_scalar_are_on_the_stage_of_the_variable(name: str) -> None:
+    import tensoropt as to
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+
+    y = to.placeholder(to.float32, [8, 4], name="x")
+    for layer in range(3):
+        w, scale = to.get_variable(f"w{layer}", [4, 4]), to.get_variable(f"scale{layer}", [])
+        y = to.tanh(to.matmul(y, w) * scale)
+    options = {"momentum": 0.9} if name == "Momentum" else {}
+    getattr(to.train, f"{name}Optimizer")(0.1, **options).minimize(to.reduce_mean(to.square(y)))
+    graph = import_model(current_model()).graph
+    space = SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=2)
+    found = get_finder("pipeline").find(space)
+    plan = found.space.plan(found.frontier.point(0).assignment, "")
+    slots = [op.name for op in graph.variables() if op.name.startswith("scale")]
+    assert len(slots) > 3
+    places = {name: plan.configuration(name).at for name in slots}
+    assert len({*places.values()}) == 2
+    assert all(place == places[name.split("/")[0]] for name, place in places.items())
 
 
 def test_rows_are_no_variable_though_there_are_as_many() -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import SessionError
 from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
-from tensoropt.exec.program.generators import Draws
+from tensoropt.exec.program.generators import Draws, is_drawn_by_kernel
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
@@ -76,7 +75,7 @@ class Builder:
         self._values: MutableMapping[TensorId, Any] = {} if values is None else values
         made_of = local.graph, local.rules, local.plan, local.engine
         self._reuse = Reuse(*made_of, self._values, local.in_time, local.places)
-        self._draws = Draws(local.generators)
+        self._draws = Draws(local.generators, local.kernels)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
         self._differentiated: dict[int, Differentiated] = {}
@@ -412,9 +411,6 @@ class Builder:
         inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
         if own.is_fanout or own.is_sink:
             return [tf.identity(inputs[0])]
-        shared = local.is_shared(op)
-        if shared and local.has_shared(op):
-            return local.shared_outputs(op)
         if own.role is Role.MERGED_ROWS:
             return merge_rows(*inputs)
         if op.body is not None:
@@ -429,8 +425,9 @@ class Builder:
             outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
         if not op.outputs or op.body is not None:
             self._operations[op.name] = context.operation
-        if shared:
-            local.share(op, outputs)
+        if is_drawn_by_kernel(op):
+            for index, tensor in enumerate(outputs):
+                tensor.set_shape(context.output_shape(index))
         return outputs
 
     def _lowering(self, op: Operator) -> OpLowering:
@@ -465,9 +462,6 @@ class Builder:
         before += [self.operation(name) for name in self._waits.get(op.name, ())]
         if own.has_effect:
             before += [reader for place in op.handles for reader in readers(inputs[place], self._live)]
-            # A random operator that programs share has reads of its own.
-            shared = (self._local.shared[name] for name in self._added if name in self._local.shared)
-            before += [tensor.op for outputs in shared for tensor in outputs if tensor is not None]
         first = self._local.variables[op.inputs[0].op]
         with tf.control_dependencies(list(dict.fromkeys(before))):
             if own.replaces and isinstance(first, OutsideVariable):
@@ -517,14 +511,6 @@ class Builder:
 
     def _move(self, edge: Edge) -> Any:
         """What arrives on an edge."""
-        local = self._local
-        producer = local.graph[edge.tensor.op]
-        fed = edge.tensor in self._fed
-        if traits(producer).is_constant and not fed and local.is_shared(local.graph[edge.consumer]):
-            # Programs can share what draws numbers only if it needs no collective of one of them.
-            layout = local.wanted(edge).value
-            part = layout.slices(producer.outputs[0].shape, local.plan.mesh, local.engine.rank)
-            return tf.constant(np.asarray(producer.attrs["value"])[part], dtype=producer.outputs[0].dtype)
         return self._moved(edge, self._reuse.source(edge))
 
     def _moved(self, edge: Edge, tensor: Any) -> Any:

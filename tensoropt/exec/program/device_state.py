@@ -18,7 +18,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.global_order import why_not_in_order
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.fetch import SET_BYTES
-from tensoropt.exec.program.generators import Generator, set_states
+from tensoropt.exec.program.generators import Generator, is_drawn_by_kernel, set_states
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.local_session import has_one_thread, ordered, session_of
 from tensoropt.exec.program.outside_variable import REPLACED_BYTES, OutsideVariable
@@ -139,7 +139,7 @@ class DeviceState:
     def _add_generators(self, graph: Graph) -> None:
         known = self._root.generators
         unsaved = {op.name for op in self.unsaved_generators}
-        drawing = [op for op in graph.operators if self._root.is_shared(op) or is_counted(op)]
+        drawing = [op for op in graph.operators if is_drawn_by_kernel(op) or draws_by_state(op) or is_counted(op)]
         drawing += [draw for op in graph.operators for draw in op.draws]
         added: dict[Generator, Any] = {}
         for op in drawing:

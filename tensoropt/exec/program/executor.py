@@ -195,6 +195,8 @@ class Executor:
                 )
             return program.call(*feeds, options=options, run_metadata=run_metadata)
         except tf.errors.OpError as error:
+            for kernel in self._local.kernels.values():
+                kernel.forget(self.state.session)
             found = failed_operator(error.message, self.state.tf_graph, program.made, program.owners)
             if found is None or found[0] not in self.graph:
                 raise

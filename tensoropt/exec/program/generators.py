@@ -1,21 +1,24 @@
 """The states of random operators: where each goes on in its numbers, kept where it can be saved and set.
 
-TensorFlow's own ops keep it out of reach, in their kernels.
+TensorFlow's own ops keep it out of reach, in their kernels. Of those that have no twin which is given its state, one op
+draws for all programs, so that none of them begins anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import generator_of, numbers_skipped, seeds_of
+from tensoropt.graph.ops.random import draws_by_state, generator_of, is_counted, numbers_skipped, seeds_of
+from tensoropt.graph.registry import declaration, has_rule
 
-__all__ = ["Draws", "Generator", "set_states"]
+__all__ = ["Draws", "Generator", "Kernel", "is_drawn_by_kernel", "set_states"]
 
 
 class Generator:
@@ -46,6 +49,51 @@ class Generator:
             return self.variable.assign_add(moved) - moved
 
 
+class Kernel:
+    """The op of TensorFlow's that draws for a random operator in all programs: its kernel has the state.
+
+    Each program hands over what the op reads through a queue, as the op cannot read tensors of all programs.
+    """
+
+    def __init__(self, operands: Sequence[Any], create: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        """Adds the op to the default graph.
+
+        Args:
+            operands: tensors of the dtypes and ranks that all programs hand over.
+            create: makes the op, given what it reads.
+        """
+        with tf.control_dependencies(None), tf.device("/CPU:0"):
+            self._queue = tf.queue.FIFOQueue(1, [x.dtype for x in operands])
+            taken = self._queue.dequeue()
+            self._taken = list(taken) if len(operands) > 1 else [taken]
+            self._waiting = self._queue.size()
+            for tensor, operand in zip(self._taken, operands, strict=True):
+                tensor.set_shape([None] * operand.shape.rank)
+        with tf.control_dependencies(None):
+            self._outputs = create(self._taken)
+
+    def draw(self, operands: Sequence[Any]) -> list[Any]:
+        """The outputs for one program, which is to ask for them once."""
+        with tf.control_dependencies([self._queue.enqueue(operands)]):
+            return [tf.identity(x) for x in self._outputs]
+
+    def forget(self, session: Any) -> None:
+        """Drops what a run that failed has handed over, which the next run would take for its own."""
+        if session.run(self._waiting):
+            session.run(self._taken)
+
+
+def is_drawn_by_kernel(op: Operator) -> bool:
+    """Tells whether an operator draws by a state within TensorFlow's kernel.
+
+    An op without a rule does if TensorFlow's definition declares it stateful and gives it a seed.
+    """
+    if has_rule(op.type):
+        return declaration(op.type).shared and not is_counted(op) and not draws_by_state(op)
+    definition = op_def_registry.get(op.type)
+    return definition is not None and definition.is_stateful and "seed2" in op.attrs
+
+
 def set_states(session: Any, states: Mapping[Generator, Any]) -> None:
     """Sets states in one run, as TensorFlow prepares each run of others anew; None is a state's beginning."""
     feeds = {generator.given: state for generator, state in states.items() if state is not None}
@@ -59,11 +107,14 @@ class Draws:
 
     Attributes:
         generators: the states, by the names of operators, and of ops in subgraphs.
+        kernels: the ops that draw for all programs, by names of operators; gets more. None where this is no program.
         drawn: the numbers drawn for ops in subgraphs, by name. Each is drawn once, however many subgraphs have the op.
     """
 
     generators: Mapping[str, Generator] = field(default_factory=lambda: MappingProxyType({}))
+    kernels: MutableMapping[str, Kernel] | None = None
     drawn: dict[str, Any] = field(default_factory=dict)
+    _by_kernel: dict[str, list[Any]] = field(default_factory=dict)
     _begun: dict[str, Any] = field(default_factory=dict)  # the states before a run, of those that are counted
     _moved: dict[str, list[Any]] = field(default_factory=dict)  # how far their draws move them
 
@@ -86,6 +137,18 @@ class Draws:
             before, after = tf.unstack(numbers_skipped(tf.cast(counts, tf.int64)), num=2)
             self._moved.setdefault(name, []).append(after)
             return self._begun[name] + tf.stack([0, before, 0])
+
+    def by_kernel(
+        self, op: Operator, operands: Sequence[Any], create: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> Sequence[Any]:
+        """The outputs of a random operator, drawn once in a program; see :class:`Kernel`."""
+        if self.kernels is None or not is_drawn_by_kernel(op) or not operands:
+            return create(operands)
+        if op.name not in self._by_kernel:
+            if op.name not in self.kernels:
+                self.kernels[op.name] = Kernel(operands, create)
+            self._by_kernel[op.name] = self.kernels[op.name].draw(operands)
+        return self._by_kernel[op.name]
 
     def go_on(self) -> list[Any]:
         """The operations that move the states of counted draws on, once for all draws of a run."""

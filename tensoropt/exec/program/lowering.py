@@ -118,14 +118,18 @@ class OpLowering:
         for key, value in (attrs or {}).items():
             node_attrs[key] = _like(node_attrs[key], value)
         add_functions(self.op.functions)
-        self.operation = tf.compat.v1.get_default_graph().create_op(
-            self.op.type,
-            operands,
-            [tf.dtypes.as_dtype(spec.dtype) for spec in self.op.outputs],
-            attrs=node_attrs,
-            name=self.op.name,
-        )
-        return list(self.operation.outputs)
+
+        def create(operands: Sequence[Any]) -> list[Any]:
+            self.operation = tf.compat.v1.get_default_graph().create_op(
+                self.op.type,
+                operands,
+                [tf.dtypes.as_dtype(spec.dtype) for spec in self.op.outputs],
+                attrs=node_attrs,
+                name=self.op.name,
+            )
+            return list(self.operation.outputs)
+
+        return list(self._draws.by_kernel(self.op, operands, create))
 
     def input_shape(self, index: int) -> tuple[int, ...]:
         """Local shape of an input."""

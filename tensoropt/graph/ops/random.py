@@ -210,9 +210,23 @@ def random(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return _rule(op, inputs)
 
 
+def _gamma(ctx: Lowering, alpha: Any) -> Any:
+    """The numbers, and TensorFlow's gradient of them, as another program may have the op that draws them."""
+    sample = ctx.emit([alpha], attrs=_seeds(ctx))[0]
+
+    def backward(gradient: Any) -> list[Any]:
+        """The gradient of a draw by its parameter, summed over the draws of a parameter."""
+        tf = ctx.tf
+        slope = tf.raw_ops.RandomGammaGrad(alpha=tf.broadcast_to(alpha, tf.shape(sample)), sample=sample)
+        draws = tf.range(tf.rank(sample) - tf.rank(alpha))
+        return [tf.reduce_sum(tf.convert_to_tensor(gradient) * slope, draws)]
+
+    return ctx.slice_output(ctx.with_gradient([alpha], [sample], backward)[0])
+
+
 @register_op(
     "RandomGamma",
-    lower=_stateful,
+    lower=_gamma,
     static={0: "shape"},
     shared=True,
     samples=[Sample("RandomGamma", ([6, 4], floats(8, low=0.5, high=3.0)), _SEEDS)],

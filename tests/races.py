@@ -49,7 +49,8 @@ def races(targets: Iterable[Any]) -> list[tuple[str, str, str]]:
     for op in ops:
         if traits(op).gives_shape or op.type == PASSED_ON:
             continue
-        for name in {_variable(x) for x in op.inputs if x.dtype == tf.resource}:
+        handles = (x for x in op.inputs if x.dtype == tf.resource)
+        for name in {_variable(x) for x in handles if x.op.type != "FIFOQueueV2"}:  # who takes waits for who gives
             touched.setdefault(name, []).append(op)
     places = {op: place for place, op in enumerate(dict.fromkeys(itertools.chain(*touched.values())))}
     # Of each op, a bit for itself and each op that it waits for, of those that touch a variable.

@@ -61,18 +61,6 @@ def _batch(rows: int, seed: int, width: int = 12, **extra: Any) -> dict[str, Any
     return {"x": random.normal(size=(rows, width)).astype(np.float32), "y": random.integers(0, 4, rows), **extra}
 
 
-class _Open(Distributed):
-    """A model whose strategy is asked for as a script asks that leaves shapes open."""
-
-    def __init__(self, make: Any, option: Any = "mini_time", **how: Any) -> None:
-        self._how = how
-        super().__init__(make, option)
-
-    def build(self, option: Any) -> None:
-        self.plan = tensoropt.find_strategy(option, **self._how)
-        tensoropt.build_execution_graph(plan=self.plan)
-
-
 def _same_numbers(job: Distributed, plain: Plain, steps: list[tuple[Any, dict[str, Any]]], what: str) -> None:
     for number, (fetches, feeds) in enumerate(steps):
         mine, theirs = job.run(fetches, feeds), plain.run(fetches, feeds)
@@ -139,7 +127,7 @@ def _fed_to_every_kind(rows: int, seed: int) -> dict[str, Any]:
 @case
 def placeholders_of_every_kind() -> None:
     for option in ("mini_time", "mini_memory"):
-        plain, job = Plain(_of_every_kind), _Open(_of_every_kind, option)
+        plain, job = Plain(_of_every_kind), Distributed(_of_every_kind, option)
         for number, rows in enumerate((8, 8, 1, 3, 8)):
             fed = _fed_to_every_kind(rows, number)
             for fetches in ("train", ["loss", "hidden", "w", "table"]):
@@ -162,7 +150,7 @@ def a_fixed_batch_of_one_is_fed_whole() -> None:
         ((1, 12), (None, 12), "mini_time", {"batch_size": 1}),
     ):
         make = functools.partial(_one_sample, shape=open_shape)
-        plain, job = Plain(make), _Open(make, option, **how)
+        plain, job = Plain(make), Distributed(make, option, **how)
         assert job.plan.notes["feed"] == "global"
         for number in range(3):
             for fetches in ("train", ["loss", "w", "v"]):
@@ -178,7 +166,9 @@ def a_fixed_batch_of_one_is_fed_whole() -> None:
 def training_and_evaluation_take_batches_of_any_size() -> None:
     for option in some(("data_parallel", "mini_time", "mini_memory")):
         runs = _epochs(12, ["w", "v"])
-        _same_numbers(_Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier), runs, option)
+        _same_numbers(
+            Distributed(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier), runs, option
+        )
 
 
 @case
@@ -188,7 +178,7 @@ def convolutions_and_statistics_of_the_batch_are_those_of_its_rows() -> None:
 
     for option in some(("data_parallel", "mini_time")):
         runs = [run for run in _epochs(36, ["kernel", "w", "out"], keep=0.5) if len(run[1].get("x", [0, 0])) > 1]
-        _same_numbers(_Open(make, option), Plain(make), runs, option)
+        _same_numbers(Distributed(make, option), Plain(make), runs, option)
 
 
 @case
@@ -209,7 +199,7 @@ def every_strategy_of_the_frontier_takes_batches_of_any_size() -> None:
 @case
 def shares_of_other_sizes_are_known_by_what_is_in_them() -> None:
     size = tensoropt.world_size()
-    plain, job = Plain(_momentum_classifier), _Open(_momentum_classifier, batch_size=64)
+    plain, job = Plain(_momentum_classifier), Distributed(_momentum_classifier, batch_size=64)
     for rows in (64, 8 * size, 16 * size, 64, 8 * size):
         feeds = _batch(rows, rows)
         mine = job.run(["loss", "logits", "train"], {name: share(array) for name, array in feeds.items()})
@@ -223,7 +213,7 @@ def shares_of_other_sizes_are_known_by_what_is_in_them() -> None:
 
 @case
 def ranks_that_feed_other_sizes_are_told() -> None:
-    job = _Open(_momentum_classifier, batch_size=64)
+    job = Distributed(_momentum_classifier, batch_size=64)
     rows = 9 + (tensoropt.world_rank() == 1)
     raises(lambda: job.run("loss", _batch(rows, 1)), "x fed (9, 12)", "x fed (10, 12)", "rank 1")
     raises(lambda: job.run("loss", _batch(0, 1)), "Placeholder 'x'", "(0, 12)")
@@ -235,7 +225,7 @@ def ranks_that_feed_other_sizes_are_told() -> None:
 
 @case
 def a_whole_batch_that_ranks_have_rounded_otherwise_is_no_share() -> None:
-    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier), Plain(_momentum_classifier)
     words = "must be fed the same on all", "differ by", "with other roundings"
     for rows in (16, 12):  # in the first run, and in one of another size than was planned
         feeds = _batch(rows, rows)
@@ -261,7 +251,7 @@ def parts_of_a_sparse_tensor_are_no_shares() -> None:
         places = np.array([[row, (row + column) % 5] for row in range(6)])
         return {"given": tf.compat.v1.SparseTensorValue(places, np.full(6, factor, np.float32), [6, 5])}
 
-    job, plain, rank = _Open(make), Plain(make), tensoropt.world_rank()
+    job, plain, rank = Distributed(make), Plain(make), tensoropt.world_rank()
     raises(lambda: job.run(["loss", "train"], fed(1.0 + rank, 0)), "given/values", "a sparse or ragged tensor must be")
     raises(lambda: job.run(["loss", "train"], fed(1.0, rank)), "given/indices", "a sparse or ragged tensor must be")
     for number in range(3):
@@ -271,7 +261,7 @@ def parts_of_a_sparse_tensor_are_no_shares() -> None:
 
 @case
 def slots_go_on_whatever_the_first_batch_was() -> None:
-    job, plain = _Open(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
     runs = [(["loss", "train"], _batch(rows, rows)) for rows in (23, 64, 5, 64, 23)]
     _same_numbers(job, plain, [*runs, (["w", "v"], {})], "slots")
 
@@ -296,7 +286,7 @@ def a_table_and_sequences_of_any_length() -> None:
         drawn = np.random.default_rng(rows + length).integers(0, 16, (2, rows, length))
         return {"words": drawn[0], "next": drawn[1]}
 
-    job, plain = _Open(make), Plain(make)
+    job, plain = Distributed(make), Plain(make)
     for rows, length in ((8, 6), (8, 4), (3, 6), (8, 6), (1, 1)):
         got = [runner.run(["loss", "train"], feeds(rows, length))[0] for runner in (job, plain)]
         close(got[0], got[1], f"loss of {rows} x {length}")
@@ -308,7 +298,7 @@ def a_table_and_sequences_of_any_length() -> None:
 
 @core_case
 def the_first_training_run_gives_the_shapes() -> None:
-    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier), Plain(_momentum_classifier)
     raises(lambda: job.plan.time_s, "is not made until the first training run is fed", "'x' (None, 12)", "example=")
     raises(lambda: tensoropt.show_strategy(job.plan), "is not made until")
     assert "'x' (None, 12)" in repr(job.plan)
@@ -327,7 +317,7 @@ def the_first_training_run_gives_the_shapes() -> None:
 @case
 def the_first_training_run_may_feed_shares() -> None:
     size = tensoropt.world_size()
-    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier), Plain(_momentum_classifier)
     for rows in (16 * size, 16 * size, 8 * size):
         feeds = _batch(rows, rows)
         mine = job.run(["loss", "train"], {name: share(array) for name, array in feeds.items()})
@@ -337,14 +327,14 @@ def the_first_training_run_may_feed_shares() -> None:
 
 @case
 def a_whole_batch_that_ranks_cannot_share_is_planned_so() -> None:
-    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier), Plain(_momentum_classifier)
     _same_numbers(job, plain, [(["loss", "train"], _batch(rows, rows)) for rows in (23, 64, 23)], "23 rows")
     assert job.plan.notes["feed"] == "global"
 
 
 @case
 def what_runs_before_training_is_kept_by_it() -> None:
-    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier), Plain(_momentum_classifier)
     _same_numbers(job, plain, [(["w"], {}), (_PARTS, _batch(100, 3)), (_PARTS, _batch(1, 3))], "before")
     for runner, module in ((job, tensoropt), (plain, tf.compat.v1)):
         with runner.model["w"].graph.as_default():
@@ -375,7 +365,7 @@ def _agent(m: Any) -> dict[str, Any]:
 
 @case
 def what_acts_on_one_observation_is_beside_the_batches_of_training() -> None:
-    job, plain = _Open(_agent, "mini_memory"), Plain(_agent)
+    job, plain = Distributed(_agent, "mini_memory"), Plain(_agent)
     one, many = {"x": _batch(1, 5)["x"]}, {"x": _batch(64, 6)["x"]}
     runs = [
         (["acting", "sharper"], one),
@@ -418,7 +408,7 @@ def a_loss_may_be_the_last_of_what_only_a_run_knows() -> None:
         runs: list[tuple[Any, dict[str, Any]]] = []
         for seed in (1, 2, 3):
             runs += [(["kept", "train"], steps(seed)), (["w", "bias"], {}), (["where", "best"], steps(seed + 3))]
-        job, plain = _Open(_recurrent, option), Plain(_recurrent)
+        job, plain = Distributed(_recurrent, option), Plain(_recurrent)
         _same_numbers(job, plain, runs, f"lengths, {option}")
 
 
@@ -432,7 +422,7 @@ def numbers_of_unknown_shape_are_single_unless_they_are_fed_otherwise() -> None:
         train = m.train.GradientDescentOptimizer(0.01).minimize(cost)
         return {"x": x, "y": y, "w": w, "b": b, "cost": cost, "train": train}
 
-    job, plain = _Open(make), Plain(make)
+    job, plain = Distributed(make), Plain(make)
     xs, ys = np.random.default_rng(3).normal(size=(2, 17)).astype(np.float32)
     for x, y in zip(xs, ys, strict=True):
         got = [runner.run(["cost", "train"], {"x": x, "y": y})[0] for runner in (job, plain)]
@@ -478,7 +468,7 @@ def values_of_sparse_tensors_in_an_example_are_no_samples() -> None:
 
 @case
 def an_example_gives_the_shapes() -> None:
-    job, plain = Distributed.__new__(_Open), Plain(_momentum_classifier)
+    job, plain = Distributed.__new__(Distributed), Plain(_momentum_classifier)
     tensoropt.reset_default_graph()
     tensoropt.random.set_seed(1)
     job.model = _momentum_classifier(tensoropt)
@@ -498,7 +488,7 @@ def an_example_gives_the_shapes() -> None:
 @case
 def what_is_made_after_the_build_can_be_fetched() -> None:
     for option in some(("data_parallel", "mini_memory")):
-        job, plain = _Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier)
+        job, plain = Distributed(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier)
         _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
         for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):
             model = runner.model
@@ -528,7 +518,7 @@ def what_is_made_after_the_build_can_be_fetched() -> None:
 
 @case
 def a_training_step_and_variables_that_are_made_later_train() -> None:
-    job, plain = _Open(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
+    job, plain = Distributed(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
     _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
     for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):
         model = runner.model
@@ -552,7 +542,7 @@ def a_training_step_and_variables_that_are_made_later_train() -> None:
 
 @case
 def fetches_of_all_kinds_say_why_they_cannot_be() -> None:
-    job = _Open(_momentum_classifier, batch_size=64)
+    job = Distributed(_momentum_classifier, batch_size=64)
     with job.model["w"].graph.as_default():
         job.model = {**job.model, "rows": tensoropt.boolean_mask(job.model["logits"], job.model["y"] > 1)}
     for seed in (1, 2):  # rows of a number that only a run knows

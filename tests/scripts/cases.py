@@ -105,16 +105,16 @@ class Plain:
 class Distributed:
     """A model that the job runs."""
 
-    def __init__(self, make: Callable[[Any], Model], option: str | int = "mini_time") -> None:
+    def __init__(self, make: Callable[[Any], Model], option: str | int = "mini_time", **wanted: Any) -> None:
         tensoropt.reset_default_graph()
         tensoropt.random.set_seed(1)
         self.model = make(tensoropt)
-        self.build(option)
+        self.build(option, **wanted)
 
-    def build(self, option: str | int) -> None:
-        """Builds by the option, or the random plan of that number."""
-        plan = random_plan(option) if isinstance(option, int) else tensoropt.find_strategy(option)
-        tensoropt.build_execution_graph(plan=plan)
+    def build(self, option: str | int, **wanted: Any) -> None:
+        """Builds by the option and what else is wanted of a strategy, or by the random plan of that number."""
+        self.plan = random_plan(option) if isinstance(option, int) else tensoropt.find_strategy(option, **wanted)
+        tensoropt.build_execution_graph(plan=self.plan)
 
     def run(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
         """Runs by name."""

@@ -210,6 +210,38 @@ def a_sampler_without_a_rule_goes_on_in_every_set_of_fetches() -> None:
 
 
 @case
+def draws_of_other_tensors_go_on_in_every_set_of_fetches() -> None:
+    """Of which gradients are taken, too, and in batches of other sizes."""
+
+    def make(m: Any) -> Model:
+        x = m.placeholder(m.float32, [None, 6], name="x")
+        w = m.get_variable("w", [6, 4], initializer=normal(m, 1))
+        logits = m.matmul(x, w)
+        gamma = m.random_gamma([3], m.nn.softplus(logits) + 0.5, seed=5)
+        made = {
+            "actions": m.multinomial(logits, 2, seed=3),
+            "gamma": gamma,
+            "counts": m.random_poisson(m.stop_gradient(m.nn.softplus(logits)), [2], seed=7),
+            "order": m.random_shuffle(m.argmax(logits, 1), seed=9),
+        }
+        loss = m.reduce_mean(m.square(gamma)) + 0.0 * m.reduce_mean(m.cast(made["actions"], m.float32))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {**made, "x": x, "w": w, "loss": loss, "train": train}
+
+    runs = (
+        ["loss", "train"], ["actions"], ["actions", "counts"], ["order", "gamma"], ["loss"], ["order"], ["counts", "w"],
+    )  # fmt: skip
+    for option in ("data_parallel", "mini_memory"):
+        plain, job = Plain(make), Distributed(make, option, batch_size=BATCH)
+        for number, fetches in enumerate(runs * 2):
+            x = batch(number)["x"][: BATCH if number % 3 else BATCH // 2]
+            got, wanted = (each.run(fetches, {"x": x}) for each in (job, plain))
+            for name, mine, theirs in zip(fetches, got, wanted, strict=True):
+                if theirs is not None:
+                    close(mine, theirs, f"{option}, run {number}: {name}")
+
+
+@case
 def variables_on_devices_are_initialized() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)

@@ -99,7 +99,7 @@ class Lowering(Protocol):
     ) -> list[Tensor]:
         """Replaces TensorFlow's gradient of ``outputs`` with respect to ``inputs``.
 
-        ``backward`` takes one gradient per output (None where none came) and gives one per input (None, a tensor or
-        ``tf.IndexedSlices``).
+        ``backward`` takes one gradient per output, a tensor (None where none came), and gives one per input (None, a
+        tensor or ``tf.IndexedSlices``).
         """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensoropt.graph.graph import Edge
+from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 
@@ -48,6 +48,7 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
     """
     graph, by_name = space.graph, {op.name: op for op in space.operators}
     trained = {op.inputs[0].op for op in space.operators if traits(op).is_gradient}
+    activations = _activations(graph)  # of a moving copy of the variable, they are computed as any other
     around: dict[str, list[tuple[str, Edge]]] = {name: [] for name in by_name}
     for edge in space.edges:
         reader = by_name[edge.consumer]
@@ -65,8 +66,17 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
         for other, edge in around[name]:
             if graph.spec(edge.tensor).shape != shapes[name] or other in found or other in trained:
                 continue
-            if is_heavy(space, by_name[other]) or traits(by_name[other]).is_input:
+            if is_heavy(space, by_name[other]) or other in activations:
                 continue
             found[other], shapes[other] = Beside(name, edge, edge.consumer == other), shapes[name]
             pending.append(other)
     return found
+
+
+def _activations(graph: Graph) -> frozenset[str]:
+    """The names of inputs, and of what is computed from them without a gradient."""
+    late, found = graph.after_gradients(), set[str]()
+    for op in graph.operators:
+        if traits(op).is_input or (op.name not in late and any(tensor.op in found for tensor in op.inputs)):
+            found.add(op.name)
+    return frozenset(found)

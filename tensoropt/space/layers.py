@@ -96,8 +96,11 @@ class _Layers:
         found = {*self._late, *self._beside}
         for op in reversed(self._operators):
             readers = self._readers(op)
-            if op.name not in self._trained and readers and all(edge.consumer in found for edge in readers):
+            is_served = all(edge.consumer in found for edge in readers)
+            if op.name not in self._trained and readers and is_served:
                 found.add(op.name)
+            elif op.name not in self._late and not is_served:  # a moving copy of a variable that a layer reads
+                found.discard(op.name)
         return found
 
     def _roots(self) -> dict[str, str]:
@@ -184,7 +187,7 @@ class _Layers:
     def _role(self, op: Operator) -> str:
         own = traits(op)
         if own.is_variable:
-            return "slot" if op.name in self._beside else "variable"
+            return "slot" if op.name in self._outer else "variable"
         if own.is_input:
             return "input"
         if own.is_constant:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from tensoropt.search.registry import get_finder
 from tensoropt.space import followers, propagation
 from tensoropt.space.around_variables import around_variables
 from tensoropt.space.followers import contracted, follow
+from tensoropt.space.layers import layers_of
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import deep, embedding, mlp, operator, two_lookups
 
@@ -175,6 +178,33 @@ def test_slots_of_a_scalar_are_on_the_stage_of_the_variable(name: str) -> None:
     places = {name: plan.configuration(name).at for name in slots}
     assert len({*places.values()}) == 2
     assert all(place == places[name.split("/")[0]] for name, place in places.items())
+
+
+@pytest.mark.tf
+def test_a_moving_copy_of_a_variable_is_of_the_layer_that_reads_the_copy() -> None:
+    import tensoropt as to
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+
+    def network(name: str) -> tuple[list[Any], Any]:
+        with to.variable_scope(name):
+            w, scale = to.get_variable("dense/w", [4, 4]), to.get_variable("norm/scale", [4])
+            return [w, scale], to.multiply(to.matmul(x, w, name="product"), scale, name="scaled")
+
+    x = to.placeholder(to.float32, [4, 4], name="x")
+    trained, y = network("student")
+    copies, aim = network("teacher")
+    step = to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_mean(to.square(y - aim)), var_list=trained)
+    with to.control_dependencies([step]):
+        for copy, variable in zip(copies, trained, strict=True):
+            to.assign(copy, 0.9 * copy + 0.1 * variable.read_value())
+    space = SearchSpace(import_model(current_model()).graph, AnalyticCost(cpu(2)))
+    beside = around_variables(space)
+    assert "teacher/dense/w" in beside and "teacher/product" not in beside and "teacher/scaled" not in beside
+    layers = layers_of(space)
+    assert layers.layer["teacher/dense/w"] == layers.layer["teacher/product"] == "teacher/dense"
+    assert layers.layer["teacher/norm/scale"] == "teacher/norm"
+    assert layers.role["teacher/norm/scale"] == "variable"
 
 
 def test_rows_are_no_variable_though_there_are_as_many() -> None:

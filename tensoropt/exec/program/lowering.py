@@ -213,7 +213,11 @@ class OpLowering:
         self, inputs: Sequence[Any], outputs: Sequence[Any], backward: Callable[..., Sequence[Any]]
     ) -> list[Any]:
         """See :meth:`tensoropt.graph.lowering.Lowering.with_gradient`."""
-        return with_gradient(inputs, outputs, backward)
+
+        def of_tensors(*incoming: Any) -> Sequence[Any]:
+            return backward(*(None if dy is None else tf.convert_to_tensor(dy) for dy in incoming))
+
+        return with_gradient(inputs, outputs, of_tensors)
 
     def _output_layout(self, index: int) -> Layout:
         return self._configuration.output_layouts(self.rule, index).value

@@ -84,7 +84,6 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
 
     def backward(gradient: Any) -> list[Any]:
         """Gradients of rows, as TensorFlow's own gradient of a lookup gives them; of other devices' rows, too."""
-        gradient = tf.convert_to_tensor(gradient)
         row_of = tf.where(here, local, other_row(indices))
         values = tf.reshape(gradient, (-1, *ctx.input_shape(0)[1:]))
         size = tf.constant(ctx.input_shape(0), local.dtype)

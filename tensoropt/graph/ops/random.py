@@ -219,7 +219,7 @@ def _gamma(ctx: Lowering, alpha: Any) -> Any:
         tf = ctx.tf
         slope = tf.raw_ops.RandomGammaGrad(alpha=tf.broadcast_to(alpha, tf.shape(sample)), sample=sample)
         draws = tf.range(tf.rank(sample) - tf.rank(alpha))
-        return [tf.reduce_sum(tf.convert_to_tensor(gradient) * slope, draws)]
+        return [tf.reduce_sum(gradient * slope, draws)]
 
     return ctx.slice_output(ctx.with_gradient([alpha], [sample], backward)[0])
 

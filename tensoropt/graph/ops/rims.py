@@ -42,7 +42,6 @@ def over_window(ctx: Lowering, window: Callable[..., Any], image: Any, *others: 
         return made
 
     def backward(gradient: Any) -> list[Any]:
-        gradient = tf.convert_to_tensor(gradient)
         again = ctx.late(image, gradient)
         for side in sides:
             again = side.join(again)

@@ -40,6 +40,31 @@ def test_a_label_that_is_no_class_fails_on_every_device(label: int) -> None:
                 session.run(loss)
 
 
+@pytest.mark.parametrize("kind", ["SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"])
+def test_gradients_of_some_losses_come_as_rows(kind: str) -> None:
+    labels = integers(4, high=6) if kind.startswith("Sparse") else floats(4, 6, low=0.0)
+    sample = SampleGraph(Sample(kind, (floats(4, 6), labels)))
+    mesh, configuration = Mesh((2,)), Configuration(("c",))
+    logits = np.arange(24, dtype=np.float32).reshape(4, 6) / 9
+    given = np.array([1, 0, 5, 2]) if kind.startswith("Sparse") else np.full((4, 6), 1 / 6, np.float32)
+
+    def build(engine: Any) -> Any:
+        with sample.graph.as_default():
+            context = OpLowering(sample.op, sample.rule, sample.input_specs, configuration, mesh, engine)
+            here = slice(context.offset("c"), context.offset("c") + 3)
+            piece = tf.constant(logits[:, here])
+            others = tf.constant(given if kind.startswith("Sparse") else given[:, here])
+            loss = lower_operator(context, [piece, others])[0]
+            return tf.gradients(tf.gather(loss, [2, 0]), piece)[0]
+
+    found = Lockstep(mesh).run(build)
+    softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    wanted = softmax - (np.eye(6)[given] if kind.startswith("Sparse") else given)
+    wanted[[1, 3]] = 0.0
+    with tf.compat.v1.Session(graph=sample.graph) as session:
+        np.testing.assert_allclose(np.concatenate(session.run(found), 1), wanted, atol=1e-6)
+
+
 def test_labels_that_are_broadcast_are_not_split() -> None:
     inputs = [TensorSpec((4, 6), "float32"), TensorSpec((1, 6), "float32")]
     outputs = (TensorSpec((4,), "float32"), TensorSpec((4, 6), "float32"))

@@ -413,6 +413,32 @@ def test_coordinates_that_are_known_are_not_fed(model: Model) -> None:
     assert graph.is_feedable(graph.get_tensor_by_name("length:0"))
 
 
+@pytest.mark.parametrize(
+    ("build", "decides"),
+    [
+        (lambda x, c: to.cond(c > 2, lambda: x * 2.0, lambda: x), True),
+        (lambda x, c: to.cond(to.logical_and(c > 2, to.reduce_sum(x) > 0), lambda: x, lambda: x * 2.0), False),
+        (lambda x, c: to.cond(to.logical_and(c < 2, to.reduce_sum(x) > 0), lambda: x, lambda: x * 2.0), True),
+        (lambda x, c: to.switch_case(c - 2, [lambda: x, lambda: x * 2.0]), True),
+        (lambda x, c: to.while_loop(lambda i, y: i < c - 1, lambda i, y: (i + 1, y * 2.0), [0, x])[1], True),
+        (
+            lambda x, c: to.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * to.cast(c, to.float32)), [0, x])[1],
+            False,
+        ),
+        (lambda x, c: to.clip_by_value(x, -to.cast(c, to.float32), to.cast(c, to.float32)), False),
+        (lambda x, c: to.reduce_sum(x) * to.cast(to.minimum(to.argmax(x, output_type=to.int32), c), to.float32), False),
+        (lambda x, c: x * to.cast(10 // c, to.float32), False),
+    ],
+)
+def test_what_is_decided_by_a_constant_does_not_take_another_value(
+    model: Model, build: Callable[[Any, Any], Any], decides: bool
+) -> None:
+    c = to.constant(3, name="c")
+    build(to.placeholder(to.float32, [4], name="x"), c)
+    graph = _source("to_static_shapes", Request(batch_size=4)).graph
+    assert graph.is_feedable(graph.get_tensor_by_name("c:0")) is not decides
+
+
 def test_mark_pointwise(model: Model) -> None:
     @to.custom_gradient
     def clipped(x: Any) -> tuple[Any, Any]:

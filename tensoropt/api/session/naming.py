@@ -124,8 +124,8 @@ def check_feedable(graph: Any, keys: Iterable[Any]) -> None:
             continue
         if not feedable:
             raise FeedError(
-                f"Feed '{key}': its value is built into shapes, axes or lookups of the model, which would not see what "
-                "is fed. Make it a placeholder, or build the model anew with the other value."
+                f"Feed '{key}': its value is built into branches, loops, shapes, axes or lookups, which would not see "
+                "what is fed. Make it a placeholder (placeholder_with_default has a value), or build the model anew."
             )
 
 

@@ -23,7 +23,7 @@ def _drawn(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
         return None
     conditions = [*(() if scope.guard is None else (scope.guard,)), *scope.draws]
     shape, *limits = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
-    if scope.guard is not None and any(rewriter.known.value(x) is None for x in limits):
+    if scope.guard is not None and not all(map(rewriter.known.is_known, limits)):
         # Where the branch is not taken there may be nothing between them.
         def legal(*given: Any) -> list[Any]:
             return [select(scope.guard, x, tf.constant(place, x.dtype)) for place, x in enumerate(given)]

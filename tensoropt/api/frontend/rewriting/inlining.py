@@ -178,14 +178,14 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         holds = rewriter.build(_unless, guard, operands[0], of=op, scope=scope, name="checked")
         return list(rewriter.copy(op, scope, [holds, *operands[1:]]).outputs)
     for place, what in static_operands(op).items():
-        if rewriter.known.value(operands[place]) is None and not is_static(operands[place]):
+        if not rewriter.known.is_known(operands[place]) and not is_static(operands[place]):
             raise CannotRewrite(f"the {what} of {op.type} '{op.name}' may not be there where its branch is not taken")
     indices = traits(op).indices
     changed = False
     for place in indices:
         operands[place] = legal_indices(rewriter, operands[place], op, scope)
         changed = True
-    if op.type in _DIVISIONS and operands[1].dtype.is_integer and rewriter.known.value(operands[1]) is None:
+    if op.type in _DIVISIONS and operands[1].dtype.is_integer and not rewriter.known.is_known(operands[1]):
         ones = rewriter.build(tf.ones_like, operands[1], of=op, scope=scope, name="one")
         operands[1] = rewriter.build(select, guard, operands[1], ones, of=op, scope=scope, name="divisor")
         changed = True

@@ -87,7 +87,7 @@ def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any)
         turns.append(truth)
         new = probe.call(body, state, top, op, f"turn_{len(turns)}", wanted=places)
         state = {place: probe.folded(value, op) for place, value in new.items()}
-        if truth is None and not any(probe.known.value(state[place]) is not None for place in places):
+        if truth is None and not any(probe.known.is_known(state[place]) for place in places):
             raise CannotRewrite("how many turns it takes depends on data, and it has no maximum_iterations")
 
 
@@ -193,8 +193,7 @@ def _unrolled(
         for place, value in made.items():
             results[place] = choose(rewriter, running, value, results[place], op, scope)
             # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
-            known = isinstance(value, tf.Tensor) and rewriter.known.value(value) is not None
-            state[place] = value if known else results[place]
+            state[place] = value if rewriter.known.is_known(value) else results[place]
     if any(map(_draws, condition.get_operations())):
         check_end(len(turns), f"{scope.prefix}{op.name}/end")
     return [results[place] for place in places]

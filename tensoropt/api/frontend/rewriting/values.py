@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import smart_cond
+from tensorflow.python.framework import tensor_util
 
 from tensoropt.api.frontend.draws import is_draw
 from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.api.frontend.functions import function_attrs
-from tensoropt.api.frontend.static_values import static_value
+from tensoropt.api.frontend.static_values import keep_static, static_value
 from tensoropt.graph.registry import traits
 
 __all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "or_zeros", "select"]
@@ -88,21 +88,22 @@ class KnownValues:
         if self._is_fixed(made):
             self._fixed.update(x.name for x in made.outputs)
 
+    def is_known(self, x: Any) -> bool:
+        """Tells whether a tensor has a value, which nothing is decided by."""
+        return self._peek(x) is not None
+
     def value(self, x: Any) -> Any:
-        """The value of a tensor that depends on constants alone, as an array, else None."""
-        if not isinstance(x, tf.Tensor) or x.dtype in (tf.resource, tf.variant):
-            return None
-        if x.name not in self._fixed:
-            return None
-        if x.name not in self._values:
-            found = tf.get_static_value(x)
-            if found is None:
-                found = smart_cond.smart_constant_value(x)
-            self._values[x.name] = None if found is None else np.asarray(found)
-        return self._values[x.name]
+        """The value of a tensor that depends on constants alone, as an array, else None.
+
+        What it is computed from can be fed no more: what is decided by the value would not see what is fed.
+        """
+        found = self._peek(x)
+        if found is not None:
+            keep_static(x, ())
+        return found
 
     def computed(self, x: Any) -> Any:
-        """The value of a tensor that depends on constants alone, if TensorFlow does not fold what makes it, too."""
+        """The :meth:`value` of a tensor, if TensorFlow does not fold what makes it, too."""
         found = self.value(x)
         if found is None and isinstance(x, tf.Tensor) and x.name in self._fixed:
             made = static_value(x)
@@ -111,28 +112,45 @@ class KnownValues:
 
     def truth(self, x: Any) -> bool | None:
         """Returns whether a condition holds if that is known, if only from one side of an "and"; else None."""
+        decider = self._decider(x)
+        return None if decider is None else bool(self.value(decider))
+
+    def _decider(self, x: Any) -> Any:
+        """The tensor of a known value that is the truth of a condition; None if there is none."""
         if not isinstance(x, tf.Tensor):
             return None
-        own = self.value(x)
-        if own is not None:
-            return bool(own)
-        op = x.op
-        if op.type == "Identity":
-            return self.truth(op.inputs[0])
-        if op.type == "LogicalAnd":
-            sides = [self.truth(side) for side in op.inputs]
-            return False if False in sides else None
+        if self.is_known(x):
+            return x
+        if x.op.type == "Identity":
+            return self._decider(x.op.inputs[0])
+        if x.op.type == "LogicalAnd":
+            sides = map(self._decider, x.op.inputs)
+            return next((side for side in sides if side is not None and not self._peek(side)), None)
         return None
 
     def upper_bound(self, one: Any, other: Any) -> Any:
         """The value of a minimum of whole numbers: of one that is known and a maximum that is no lower; else None."""
         for bound, x in ((one, other), (other, one)):
-            most = self.value(bound)
+            most = self._peek(bound)
             if most is None or most.ndim or not np.issubdtype(most.dtype, np.integer) or x.op.type != "Maximum":
                 continue
-            if any(least is not None and least.ndim == 0 and least >= most for least in map(self.value, x.op.inputs)):
-                return most
+            for side in x.op.inputs:
+                least = self._peek(side)
+                if least is not None and least.ndim == 0 and least >= most:
+                    keep_static(side, ())
+                    return self.value(bound)
         return None
+
+    def _peek(self, x: Any) -> Any:
+        """The value of a tensor that may be fed all the same."""
+        if not isinstance(x, tf.Tensor) or x.dtype in (tf.resource, tf.variant) or x.name not in self._fixed:
+            return None
+        if x.name not in self._values:
+            # Not by get_static_value, after which nothing of what it has looked at could be fed.
+            is_constant = traits(x.op).is_constant
+            found = tf.make_ndarray(x.op.get_attr("value")) if is_constant else tensor_util.try_evaluate_constant(x)
+            self._values[x.name] = None if found is None else np.asarray(found)
+        return self._values[x.name]
 
     def _is_fixed(self, made: Any) -> bool:
         own = traits(made)

@@ -467,6 +467,27 @@ def values_of_sparse_tensors_in_an_example_are_no_samples() -> None:
 
 
 @case
+def inputs_with_defaults_may_be_fed_in_other_sizes() -> None:
+    def make(m: Any) -> dict[str, Any]:
+        x = m.placeholder(m.float32, [None, 12], name="x")
+        mask = m.placeholder_with_default(np.ones([1, 1], np.float32), [None, None], name="mask")
+        w = m.get_variable("w", [12, 8], initializer=normal(m, 1))
+        loss = m.reduce_mean(m.square(m.matmul(x * mask, w)))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {"x": x, "mask": mask, "w": w, "loss": loss, "train": train}
+
+    steps: list[tuple[Any, dict[str, Any]]] = []
+    for number, shape in enumerate([(8, 1), None, (8, 12), (1, 12), None, (4, 1)]):
+        feeds = {"x": _batch(4 if shape == (4, 1) else 8, number)["x"]}
+        if shape is not None:
+            feeds["mask"] = np.random.default_rng(number).uniform(size=shape).astype(np.float32)
+        steps += [("train", feeds), (["loss", "w"], feeds)]
+    for option, names in (("data_parallel", ["x"]), ("mini_time", ["x", "mask"])):
+        example = {f"{name}:0": steps[0][1][name] for name in names}
+        _same_numbers(Distributed(make, option, example=example), Plain(make), steps, f"{option} by {names}")
+
+
+@case
 def an_example_gives_the_shapes() -> None:
     job, plain = Distributed.__new__(Distributed), Plain(_momentum_classifier)
     tensoropt.reset_default_graph()

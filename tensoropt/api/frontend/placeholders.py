@@ -17,13 +17,15 @@ from tensoropt.graph.registry import traits
 __all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_placeholders"]
 
 
-def open_placeholders(model: Model) -> dict[str, Any]:
+def open_placeholders(model: Model, *, defaults: bool = False) -> dict[str, Any]:
     """The declared shapes (``tf.TensorShape``) of placeholders that leave a size open, by name.
 
     Args:
         model: the model, without pipelines.
+        defaults: whether placeholders with a default are among them.
     """
-    found = {op.name: op.outputs[0].shape for op in model.graph.get_operations() if traits(op).must_be_fed}
+    inputs = (op for op in model.graph.get_operations() if traits(op).is_input)
+    found = {op.name: op.outputs[0].shape for op in inputs if defaults or traits(op).must_be_fed}
     return {name: shape for name, shape in found.items() if not shape.is_fully_defined()}
 
 

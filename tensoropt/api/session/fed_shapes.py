@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tensoropt.errors import FeedError
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.feeding import checked_array, checksum
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["FedShapes"]
@@ -56,10 +57,17 @@ class FedShapes:
             self._parts[key] = part_of(self._model, key)
         return self._parts[key]
 
-    def opened(self, names: Iterable[str], given: Iterable[TensorId] = ()) -> frozenset[str]:
-        """The placeholders with open sizes that some operations need where some tensors are there already."""
+    def opened(self, names: Iterable[str], given: Iterable[TensorId] = (), fed: Container[str] = ()) -> frozenset[str]:
+        """The placeholders with open sizes that some operations need where some tensors are there already.
+
+        Args:
+            names: of the operations.
+            given: the tensors.
+            fed: the names of placeholders that are fed, of which one with a default need not be.
+        """
         found = part_of(self._model, names, {str(tensor) for tensor in given}) if given else self.part(names)
-        return found.operations & self._all().keys()
+        ops = map(self._model.graph.get_operation_by_name, found.operations & self._all().keys())
+        return frozenset(op.name for op in ops if traits(op).must_be_fed or op.name in fed)
 
     def planned(self) -> frozenset[str]:
         """The placeholders with open sizes that planning needs."""
@@ -69,7 +77,7 @@ class FedShapes:
         """The declared shapes of all of them, those made since included."""
         count = len(self._model.graph.get_operations())
         if count != self._count:
-            self._opened, self._count = open_placeholders(self._model), count
+            self._opened, self._count = open_placeholders(self._model, defaults=True), count
         return self._opened
 
     def arrays(

@@ -25,6 +25,7 @@ from tensoropt.api.session.world import World
 from tensoropt.errors import SessionError
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch, names_of
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.adapt import adapted
 
@@ -67,9 +68,13 @@ class Variants:
         self._one_by_one = OneByOne(executor)
         self._shapes = {name: tuple(shape) for name, shape in imported.shapes.items()}
         self._fed = FedShapes(world, model, shares)
+        # Placeholders whose default the plan has not, as it was made for what is fed, of another size.
+        fed = {op.name for op in executor.graph.inputs() if traits(op).must_be_fed}
+        inputs = model.graph.get_operations() if fed else ()
+        self._lost = frozenset(op.name for op in inputs if traits(op).has_default and op.name in fed)
         self._beside: OrderedDict[_Key, Executor] = OrderedDict()
         self._built = 0
-        self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...]], frozenset[str]] = {}
+        self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...], frozenset[str]], frozenset[str]] = {}
 
     def run(
         self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], options: Any = None, run_metadata: Any = None
@@ -87,7 +92,10 @@ class Variants:
         try:
             own = all(map(executor.has, wanted))
             # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
-            opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else ())
+            named = frozenset(key for key in feeds if isinstance(key, str))
+            opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else (), named)
+            if self._lost - feeds.keys():
+                own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(self._lost - feeds.keys())
             # A share may be as large as the batch that was planned.
             planned = own and self._has_shapes(feeds, opened) and not (opened and self._shares)
             if own:
@@ -106,7 +114,7 @@ class Variants:
         self._world.meet(what)
         shapes = self._fed.whole(arrays)
         given = {**feeds, **arrays}
-        if own and all(shape == self._shapes.get(name) for name, shape in shapes.items()):
+        if own and all(shape == self._planned_shape(name) for name, shape in shapes.items()):
             return executor.run(wanted, self._read_by(executor, given), options, run_metadata)
         key = (wanted, tuple(sorted(shapes.items())), fed)
         if key not in self._beside:
@@ -137,22 +145,21 @@ class Variants:
         """Adds variables that the script has made since the plan, without values; collective."""
         self._build(f"adding variables {', '.join(sorted(names))}", tuple(map(TensorId, sorted(names))), {})
 
-    def _opened(self, fetches: tuple[Fetch, ...], given: tuple[TensorId, ...]) -> frozenset[str]:
-        key = fetches, given
+    def _opened(self, fetches: tuple[Fetch, ...], given: tuple[TensorId, ...], fed: frozenset[str]) -> frozenset[str]:
+        key = fetches, given, fed
         if key not in self._needs:
-            self._needs[key] = self._fed.opened(names_of(fetches), given)
+            self._needs[key] = self._fed.opened(names_of(fetches), given, fed)
         return self._needs[key]
+
+    def _planned_shape(self, key: str | TensorId) -> tuple[int, ...] | None:
+        """The shape of a placeholder or tensor in the plan; None if the plan has none."""
+        tensor, graph = TensorId(key) if isinstance(key, str) else key, self._executor.graph
+        return graph.spec(tensor).shape if tensor.op in graph else self._shapes.get(str(key))
 
     def _has_shapes(self, feeds: Mapping[Any, Any], keys: Iterable[str | TensorId]) -> bool:
         """Tells whether some placeholders and tensors are all fed whole arrays of the planned sizes."""
-        graph = self._executor.graph
         try:
-            return all(
-                key in feeds
-                and np.shape(feeds[key])
-                == (self._shapes.get(key) if isinstance(key, str) else key.op in graph and graph.spec(key).shape)
-                for key in keys
-            )
+            return all(key in feeds and np.shape(feeds[key]) == self._planned_shape(key) for key in keys)
         except ValueError:  # no array
             return False
 

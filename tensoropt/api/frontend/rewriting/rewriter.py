@@ -354,7 +354,12 @@ class Rewriter:
                 shape = tf.TensorShape(user.shapes[op.name])
             else:
                 shape = op.outputs[0].shape.merge_with(default[0].shape)
-            made = self._copy(op, default, op.name, {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())})
+            attrs = {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())}
+            if default and not shape.is_compatible_with(default[0].shape):  # fed, as the default is of another size
+                attrs["dtype"] = op.node_def.attr["dtype"]
+                made = self.make(PLACEHOLDER, [], [default[0].dtype], attrs, op.name, op)
+            else:
+                made = self._copy(op, default, op.name, attrs)
             self._done(op, scope, made.outputs, [made])
         elif op.name not in scope.operations:  # else a gradient of one's own needed it before
             self.visit(op, scope)

@@ -279,6 +279,8 @@ class _Walk:
             is_sum &= own.passes_gradient or all(spec.is_differentiable for spec in op.outputs)  # integers are rounded
             if not is_sum or split:
                 summed = self._summing(op.inputs[partial[0]])
+                if traits(summed).is_lookup:
+                    return f"it reads what {summed} looks up in the whole batch, of which a micro-batch has a part"
                 return (
                     f"it needs the whole sum over the batch of {summed}, of which a micro-batch has a part (as batch "
                     "normalization does, and the root of a mean)"

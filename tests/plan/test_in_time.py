@@ -117,6 +117,12 @@ def test_statistics_of_a_batch_are_refused_by_name() -> None:
         _split(to.reduce_mean(to.square(y - mean)))
 
 
+def test_lookups_in_the_whole_batch_are_refused_by_name() -> None:
+    y = to.gather(to.tanh(to.matmul(_batch(), _weight())), [7, 6, 5, 4, 3, 2, 1, 0], name="turned")
+    with pytest.raises(MicroBatchError, match=r"reads what GatherV2 'turned' \(.*looks up in the whole batch"):
+        _split(to.reduce_mean(to.square(y)))
+
+
 def test_a_step_that_takes_its_samples_apart_first_is_refused_as_nothing_would_be_saved() -> None:
     x, w = _batch(), _weight()
     parts = [to.reduce_sum(to.square(to.matmul(rows, w))) for rows in (x[:4], x[4:])]

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import ops as tf_ops
 
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state, generator_of, is_counted, numbers_skipped, seeds_of
@@ -68,7 +69,7 @@ class Kernel:
             self._taken = list(taken) if len(operands) > 1 else [taken]
             self._waiting = self._queue.size()
             for tensor, operand in zip(self._taken, operands, strict=True):
-                tensor.set_shape([None] * operand.shape.rank)
+                tensor.set_shape(None if operand.shape.rank is None else [None] * operand.shape.rank)
         with tf.control_dependencies(None):
             self._outputs = create(self._taken)
 
@@ -86,12 +87,14 @@ class Kernel:
 def is_drawn_by_kernel(op: Operator) -> bool:
     """Tells whether an operator draws by a state within TensorFlow's kernel.
 
-    An op without a rule does if TensorFlow's definition declares it stateful and gives it a seed.
+    An op without a rule does if TensorFlow's definition declares it stateful and gives it a seed. One that has a
+    gradient reads what its gradient is for, and no copy that was handed over.
     """
     if has_rule(op.type):
         return declaration(op.type).shared and not is_counted(op) and not draws_by_state(op)
-    definition = op_def_registry.get(op.type)
-    return definition is not None and definition.is_stateful and "seed2" in op.attrs
+    definition, gradients = op_def_registry.get(op.type), tf_ops.gradient_registry
+    is_seeded = definition is not None and definition.is_stateful and "seed2" in op.attrs
+    return is_seeded and (op.type not in gradients.list() or gradients.lookup(op.type) is None)
 
 
 def set_states(session: Any, states: Mapping[Generator, Any]) -> None:

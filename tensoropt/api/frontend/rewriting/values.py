@@ -89,7 +89,7 @@ class KnownValues:
             self._fixed.update(x.name for x in made.outputs)
 
     def is_known(self, x: Any) -> bool:
-        """Tells whether a tensor has a value, which nothing is decided by."""
+        """Tells whether a tensor has a known value, by which nothing is decided: the tensor may be fed."""
         return self._peek(x) is not None
 
     def value(self, x: Any) -> Any:

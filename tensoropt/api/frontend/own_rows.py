@@ -61,13 +61,14 @@ def _samples(op: Operator, by_name: Mapping[str, Operator], constants: Collectio
     by_coordinates = counts(op, (rows, indices))
     if by_coordinates is None or not 0 < indices.elements < _MOST_INDICES:
         return None
-    tensor = graph.get_tensor_by_name(str(op.inputs[1]))
     if op.inputs[1].op in constants and not by_coordinates:
+        tensor = graph.get_tensor_by_name(str(op.inputs[1]))
         known = None if op.inputs[0].op in constants else value_with(tensor, {})
         return None if known is None else _apart(np.ravel(known), rows.shape[0])
     decided = _decided(op.inputs[1], by_name, constants, sums=not by_coordinates)
     if not decided:
         return None
+    tensor = graph.get_tensor_by_name(str(op.inputs[1]))
     specs = {str(each): _spec(each, by_name) for each in decided}
 
     def value_at(decided: int) -> Any:

@@ -403,6 +403,14 @@ def test_mark_own_rows_leaves_other_lookups(model: Model, look_up: _Place) -> No
     assert _of_lookups(to.placeholder(to.int32, [6], name="length"), look_up) == [None]
 
 
+def test_mark_own_rows_leaves_lookups_by_the_rows_of_a_gradient(model: Model) -> None:
+    table, ids = to.get_variable("table", [6, 2]), to.placeholder(to.int32, [6], name="ids")
+    (rows,) = to.gradients(to.reduce_sum(to.square(to.gather(table, ids))), [table])
+    to.gather(to.placeholder(to.float32, [6, 2], name="moments"), rows.indices, name="found")
+    operators = {op.name: op for op in _source("mark_own_rows", Request()).operators}
+    assert "samples" not in operators["found"].attrs
+
+
 def test_coordinates_that_are_known_are_not_fed(model: Model) -> None:
     length = to.placeholder(to.int32, [6], name="length")
     assert _of_lookups(

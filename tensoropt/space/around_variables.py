@@ -66,7 +66,7 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
         for other, edge in around[name]:
             if graph.spec(edge.tensor).shape != shapes[name] or other in found or other in trained:
                 continue
-            if is_heavy(space, by_name[other]) or other in activations:
+            if is_heavy(space, by_name[other]) or traits(by_name[other]).is_input or other in activations:
                 continue
             found[other], shapes[other] = Beside(name, edge, edge.consumer == other), shapes[name]
             pending.append(other)
@@ -74,9 +74,10 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
 
 
 def _activations(graph: Graph) -> frozenset[str]:
-    """The names of inputs, and of what is computed from them without a gradient."""
+    """The names of what is computed from samples without a gradient; a number that is fed, such as a rate, is none."""
     late, found = graph.after_gradients(), set[str]()
     for op in graph.operators:
-        if traits(op).is_input or (op.name not in late and any(tensor.op in found for tensor in op.inputs)):
+        is_fed = traits(op).is_input and bool(op.outputs[0].shape)
+        if is_fed or (op.name not in late and any(tensor.op in found for tensor in op.inputs)):
             found.add(op.name)
     return frozenset(found)

@@ -194,13 +194,17 @@ def test_a_moving_copy_of_a_variable_is_of_the_layer_that_reads_the_copy() -> No
     x = to.placeholder(to.float32, [4, 4], name="x")
     trained, y = network("student")
     copies, aim = network("teacher")
+    decay = to.multiply(to.placeholder(to.float32, [], name="rate"), trained[0], name="decay")
     step = to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_mean(to.square(y - aim)), var_list=trained)
+    with to.control_dependencies([step]):
+        to.assign_sub(trained[0], decay)
     with to.control_dependencies([step]):
         for copy, variable in zip(copies, trained, strict=True):
             to.assign(copy, 0.9 * copy + 0.1 * variable.read_value())
     space = SearchSpace(import_model(current_model()).graph, AnalyticCost(cpu(2)))
     beside = around_variables(space)
-    assert "teacher/dense/w" in beside and "teacher/product" not in beside and "teacher/scaled" not in beside
+    assert "decay" in beside and "teacher/dense/w" in beside
+    assert "teacher/product" not in beside and "teacher/scaled" not in beside
     layers = layers_of(space)
     assert layers.layer["teacher/dense/w"] == layers.layer["teacher/product"] == "teacher/dense"
     assert layers.layer["teacher/norm/scale"] == "teacher/norm"

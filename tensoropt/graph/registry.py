@@ -44,7 +44,7 @@ class OpDeclaration:
             (variables, inputs, fan-outs).
         static: operands that carry shapes, axes or paddings, by position (negative from the end), and what they
             are. They must be known when the graph is imported, and are not inputs of the :class:`Operator`.
-        shared: whether all programs on a device use one instance (stateful random ops share their state).
+        shared: whether one op draws for all programs on a device, where its state cannot be given (random ops).
         samples: operators that the contract test runs under every configuration.
         traits: how it behaves; :func:`traits` is asked for them.
         unsplit: splits that would be right but that the rule leaves out on purpose, with the reason, as the contract

@@ -94,8 +94,8 @@ class Variants:
             # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
             named = frozenset(key for key in feeds if isinstance(key, str))
             opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else (), named)
-            if self._lost - feeds.keys():
-                own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(self._lost - feeds.keys())
+            if lost := self._lost - feeds.keys():
+                own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(lost)
             # A share may be as large as the batch that was planned.
             planned = own and self._has_shapes(feeds, opened) and not (opened and self._shares)
             if own:

@@ -11,7 +11,11 @@ recurrent layer take one configuration. For every model this says what that cost
 - *memory*: by how much a strategy of the frontier is larger, at most, than another one that is as fast. Compared are
   all times from that of its fastest strategy on.
 
-Both are there twice, as nobody knows all strategies:
+- *apart*: so much slower and so much larger than any of them a strategy of the frontier may be, for every strategy to
+  have one (the multiplicative epsilon indicator of Zitzler et al., "Performance assessment of multiobjective
+  optimizers", 2003). It is small where *memory* is large by a strategy that is a hair slower.
+
+The first two are there twice, as nobody knows all strategies:
 
 - *found*: beside the strategies that much longer searches find, of all operators, and where that had to be ended also
   of the operators that decide with costs as they are. The gap is at least this.
@@ -49,7 +53,7 @@ from tensoropt.problem import Frontier
 from tensoropt.problem.lower_bounds import LowerBounds
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["Excess", "above", "beside", "measure"]
+__all__ = ["Excess", "above", "apart", "beside", "measure"]
 
 _LONGEST = 4_000_000_000
 """Candidates after which the search of all operators ends: some minutes of a core for the largest models."""
@@ -77,6 +81,13 @@ def beside(frontier: Frontier, other: Frontier) -> Excess:
     as_fast = np.searchsorted(-times, -other.time_s * (1 + _EQUAL))
     larger = memories[as_fast[as_fast < len(times)]] / other.memory_bytes[as_fast < len(times)] - 1
     return Excess(float(max(slower.max(initial=0.0), 0.0)), float(max(larger.max(initial=0.0), 0.0)))
+
+
+def apart(frontier: Frontier, other: Frontier) -> float:
+    """The least share such that for each of another frontier's strategies one is at most so much slower and larger."""
+    slower = frontier.time_s[:, None] / other.time_s
+    larger = frontier.memory_bytes[:, None] / other.memory_bytes
+    return max(float(np.maximum(slower, larger).min(axis=0).max()) - 1.0, 0.0)
 
 
 def above(frontier: Frontier, bounds: LowerBounds) -> Excess:
@@ -110,12 +121,13 @@ def measure(space: SearchSpace, longest: float = _LONGEST) -> dict[str, Any]:
     }
     began = time.process_time()
     whole = track_frontier(space.problem, longest=longest)
-    known = [beside(frontier, whole)]
+    known = [whole]
     if not whole.exact:
         contraction = tracker.contraction
-        known.append(beside(frontier, contraction.expand(track_frontier(contraction.problem, longest=longest))))
-    found = Excess(*(max(several) for several in zip(*known, strict=True)))
+        known.append(contraction.expand(track_frontier(contraction.problem, longest=longest)))
+    found = Excess(*(max(several) for several in zip(*(beside(frontier, one) for one in known), strict=True)))
     row["found"] = found._asdict()
+    row["apart"] = max(apart(frontier, one) for one in known)
     row["proven"] = (found if whole.exact else above(frontier, bounds))._asdict()
     row["above_bounds"] = above(frontier, bounds)._asdict()
     row["whole"] = {"points": len(whole), "exact": whole.exact, "cpu_s": time.process_time() - began}
@@ -161,7 +173,9 @@ def _said(row: dict[str, Any]) -> str:
     gaps = {kind: row[kind] for kind in ("found", "proven")}
     parts = [f"{kind} {gap['time']:.2%} of time, {gap['memory']:.2%} of memory" for kind, gap in gaps.items()]
     seconds = row["search_cpu_s"], row["bounds_cpu_s"], row["whole"]["cpu_s"]
-    return f"{'; '.join(parts)} ({', '.join(f'{one:.1f}' for one in seconds)} s of processors)"
+    return (
+        f"{'; '.join(parts)}; {row['apart']:.2%} apart ({', '.join(f'{one:.1f}' for one in seconds)} s of processors)"
+    )
 
 
 def _write(path: Path | None, rows: dict[str, dict[str, Any]]) -> None:
@@ -171,10 +185,21 @@ def _write(path: Path | None, rows: dict[str, dict[str, Any]]) -> None:
 
 def _show(rows: dict[str, dict[str, Any]]) -> None:
     table = Table(title="the default frontier above all strategies, at most: found and proven")
-    for header in ("model", "points", "exact", "time", "memory", "time, proven", "memory, proven", "whole searched"):
+    for header in (
+        "model",
+        "points",
+        "exact",
+        "time",
+        "memory",
+        "apart",
+        "time, proven",
+        "memory, proven",
+        "whole searched",
+    ):
         table.add_column(header, justify="left" if header == "model" else "right")
     for name, row in rows.items():
-        shares = [f"{row[kind][cost]:.2%}" for kind in ("found", "proven") for cost in ("time", "memory")]
+        found, proven = ([f"{row[kind][cost]:.2%}" for cost in ("time", "memory")] for kind in ("found", "proven"))
+        shares = [*found, f"{row['apart']:.2%}", *proven]
         table.add_row(
             name, str(row["points"]), str(row["exact"]), *shares, "exactly" if row["whole"]["exact"] else "in part"
         )

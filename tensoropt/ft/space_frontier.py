@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Frontier, frontier_of, joined
+from tensoropt.problem.frontier import Frontier, by_both_costs, joined
 from tensoropt.problem.problem import Problem
 from tensoropt.problem.resolution import Resolution
 from tensoropt.problem.single_cost import single_cost
@@ -58,23 +58,23 @@ class SpaceTracker:
         self.space = space
         self.threads = threads
 
-    @cached_property
+    @functools.cached_property
     def contraction(self) -> Contraction:
         """The problem over the operators that decide."""
         return self.space.kept(contracted)
 
-    @cached_property
+    @functools.cached_property
     def _chosen(self) -> int:
         """How many operators there are to choose for: what is after gradients lies as the variables that it is for."""
         late = self.space.graph.after_gradients()
         return sum(op.name not in late for op in self.space.operators)
 
-    @cached_property
+    @functools.cached_property
     def resolution(self) -> Resolution:
         """The steps in which its costs are told apart."""
         return Resolution.of(self.contraction.problem)
 
-    @cached_property
+    @functools.cached_property
     def rounded(self) -> Problem:
         """The contracted problem with costs rounded to steps."""
         return self.resolution.rounded(self.contraction.problem)
@@ -101,7 +101,7 @@ class SpaceTracker:
             max_joint_configurations=largest,
         )
 
-    @cached_property
+    @functools.cached_property
     def smallest(self) -> Frontier:
         """The strategy of least memory alone, which is found sooner; over all operators if it is called exact.
 
@@ -143,7 +143,7 @@ class SpaceTracker:
         if not self.contraction.restricts:
             hull = self.space.kept(SpaceColumns).hull(_COLUMNS)
             if self.contraction.problem.nodes <= _FEW:
-                beside += self._thin(max(epsilon, _CLOSE), progress)
+                beside.append(self._thin(max(epsilon, _CLOSE), progress))
             return self._with(hull, beside)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
         found = self.between(epsilon=epsilon, progress=progress)
@@ -156,16 +156,12 @@ class SpaceTracker:
         expanded = self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
         return dataclasses.replace(expanded, searched=searched)
 
-    def _thin(self, epsilon: float, progress: Callable[[int, int], None] | None) -> list[Frontier]:
-        """Strategies of `contraction`: of two searches that thin, one by time and one by memory."""
-        problem = self.contraction.problem
-        mirrored = problem.with_tables(lambda time_s, memory_bytes, _: (memory_bytes, time_s))
-        by_time, by_memory = (
-            track_frontier(one, epsilon=epsilon, threads=self.threads, progress=progress, longest=_LONGER)
-            for one in (problem, mirrored)
+    def _thin(self, epsilon: float, progress: Callable[[int, int], None] | None) -> Frontier:
+        """Strategies of `contraction`, of searches that thin."""
+        search = functools.partial(
+            track_frontier, epsilon=epsilon, threads=self.threads, progress=progress, longest=_LONGER
         )
-        turned = frontier_of(problem, *by_memory.rows(), exact=False, eliminations=(), seconds=by_memory.seconds)
-        return [self.contraction.expand(one, exact=False) for one in (by_time, turned)]
+        return self.contraction.expand(by_both_costs(self.contraction.problem, search), exact=False)
 
     def _with(self, hull: Frontier, beside: Sequence[Frontier]) -> Frontier:
         """A hull with strategies that were found before, if there are any."""

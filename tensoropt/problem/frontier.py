@@ -21,7 +21,16 @@ from tensoropt.problem.provenance import Provenance
 from tensoropt.storage.document import Fields, parse_json, refused, shortened
 from tensoropt.viz.frontier import draw_frontiers
 
-__all__ = ["Candidates", "Elimination", "Frontier", "FrontierPoint", "frontier_among", "frontier_of", "joined"]
+__all__ = [
+    "Candidates",
+    "Elimination",
+    "Frontier",
+    "FrontierPoint",
+    "by_both_costs",
+    "frontier_among",
+    "frontier_of",
+    "joined",
+]
 
 _SCHEMA = 1
 
@@ -456,6 +465,32 @@ def joined(frontiers: Sequence[Frontier], *, apart: float = 0.0) -> Frontier:
         exact=False,
         eliminations=frontiers[0].eliminations,
         seconds=sum(one.seconds for one in frontiers),
+    )
+
+
+def by_both_costs(problem: Problem, search: Callable[[Problem], Frontier], *, apart: float = 0.0) -> Frontier:
+    """What a search finds that thins strategies by time, with what it finds where memory stands for time, as one.
+
+    Args:
+        problem: what strategies are for.
+        search: gives strategies of a problem, of no more memory than others and almost as fast.
+        apart: see `frontier_among`.
+
+    Raises:
+        ProblemError: no strategy is possible.
+    """
+    by_time = search(problem)
+    by_memory = search(problem.with_tables(lambda time_s, memory_bytes, _: (memory_bytes, time_s)))
+    return frontier_among(
+        problem.names,
+        [
+            Candidates(by_time.time_s, by_time.memory_bytes, by_time.rows),
+            Candidates(by_memory.memory_bytes, by_memory.time_s, by_memory.rows),
+        ],
+        apart=apart,
+        exact=False,
+        eliminations=by_time.eliminations,
+        seconds=by_time.seconds + by_memory.seconds,
     )
 
 

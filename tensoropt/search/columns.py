@@ -22,9 +22,16 @@ from numpy.typing import NDArray
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem.contraction import Contraction
 from tensoropt.problem.determined import determined
-from tensoropt.problem.frontier import Candidates, Frontier, FrontierPoint, frontier_among, frontier_of, joined
+from tensoropt.problem.frontier import (
+    Candidates,
+    Frontier,
+    FrontierPoint,
+    by_both_costs,
+    frontier_among,
+    frontier_of,
+    joined,
+)
 from tensoropt.problem.lower_bounds import LowerBounds
-from tensoropt.problem.pareto import spread
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.restriction import restricted
 from tensoropt.problem.single_cost import single_cost
@@ -385,10 +392,12 @@ class Columns:
         """
         problem = self.problem
         smaller, kept = restricted(problem, [sorted(allowed[group]) for group in self._groups.tolist()])
-        found = get_solver("ft")(smaller, epsilon=APART if limit_bytes is None else _ENOUGH)
+        search = functools.partial(get_solver("ft"), epsilon=APART if limit_bytes is None else _ENOUGH)
         if limit_bytes is None:
-            points = spread(found.time_s, found.memory_bytes, APART)
+            found = by_both_costs(smaller, search, apart=APART)
+            points = np.arange(len(found))
         else:
+            found = search(smaller)
             points = np.array([max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)])
         assignments, alternatives = found.rows(points)
         rows = np.stack([kept[node][assignments[:, node]] for node in range(problem.nodes)], axis=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gap import above, beside, main
+from benchmarks.gap import above, apart, beside, main
 from tensoropt.problem import Frontier, Problem
 from tensoropt.problem.frontier import frontier_of
 from tensoropt.problem.lower_bounds import LowerBounds
@@ -30,6 +30,16 @@ def test_a_gap_is_of_time_at_equal_memory_and_of_memory_at_equal_time() -> None:
     assert beside(other, found) == (0.0, 0.0)
     # Memories below our smallest have no time of ours, times below our fastest no memory.
     assert beside(_frontier((16, 2.0)), _frontier((10, 4.0), (16, 2.0), (20, 1.0))) == pytest.approx((1.0, 0.6))
+
+
+def test_a_frontier_is_apart_by_what_both_costs_exceed() -> None:
+    found, other = _frontier((10, 4.0), (20, 2.0)), _frontier((10, 4.0), (19, 2.001), (20, 1.9))
+    # For 2.001 s ours needs a twentieth more memory, and for 20 bytes a nineteenth more time.
+    assert apart(found, other) == pytest.approx(2.0 / 1.9 - 1)
+    assert apart(found, _frontier((10, 4.0), (19, 2.001))) == pytest.approx(20 / 19 - 1)
+    # A strategy that is a hair slower is nearer than one that is much larger.
+    assert apart(_frontier((10, 2.001), (20, 2.0)), _frontier((11, 2.0005))) == pytest.approx(2.001 / 2.0005 - 1)
+    assert apart(other, found) == 0.0
 
 
 def test_what_bounds_leave_open_is_from_each_strategy_to_the_next() -> None:

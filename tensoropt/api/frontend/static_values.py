@@ -9,9 +9,21 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tensoropt.api.frontend.draws import is_draw
+from tensoropt.api.frontend.effects import is_stateful
+from tensoropt.api.frontend.functions import function_attrs
 from tensoropt.graph.registry import declaration, has_rule, traits
 
-__all__ = ["is_static", "keep_static", "static_operands", "static_value", "value_with"]
+__all__ = ["is_static", "keep_static", "may_vary", "static_operands", "static_value", "value_with"]
+
+
+def may_vary(op: Any) -> bool:
+    """Tells whether an operation may give different results in two runs, though its operands are equal."""
+    own = traits(op)
+    if own.is_input:  # a default can be fed, too
+        return True
+    if not op.inputs:
+        return not own.is_constant
+    return is_stateful(op) or is_draw(op) or bool(function_attrs(op))
 
 
 def static_operands(op: Any) -> dict[int, str]:
@@ -28,7 +40,7 @@ def is_static(tensor: Any) -> bool:
         tensor = pending.pop()
         if tf.get_static_value(tensor) is not None:
             continue
-        if _is_of_a_run(tensor):
+        if _has_no_value(tensor):
             return False
         pending += [x for x in tensor.op.inputs if x.name not in seen]
         seen.update(x.name for x in tensor.op.inputs)
@@ -63,7 +75,7 @@ def keep_static(tensor: Any, but: Container[str]) -> None:
         if tensor.name in but or not tensor.graph.is_feedable(tensor):
             continue
         tensor.graph.prevent_feeding(tensor)
-        if tf.get_static_value(tensor) is None and not _is_of_a_run(tensor):
+        if tf.get_static_value(tensor) is None and not _has_no_value(tensor):
             pending += tensor.op.inputs
 
 
@@ -74,7 +86,7 @@ def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
         op = tensor.op
         if value is not None:
             made[tensor.name] = tf.constant(value)
-        elif _is_of_a_run(tensor):
+        elif _has_no_value(tensor):
             made[tensor.name] = None
         else:
             operands = [_constant_copy(operand, scratch, made) for operand in op.inputs]
@@ -86,8 +98,6 @@ def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
     return made[tensor.name]
 
 
-def _is_of_a_run(tensor: Any) -> bool:
-    op = tensor.op
-    if tensor.dtype in (tf.resource, tf.variant) or traits(op).is_input:  # what has a default is fed, too
-        return True
-    return bool(op.op_def.is_stateful or not op.inputs or is_draw(op))
+def _has_no_value(tensor: Any) -> bool:
+    """Tells whether a tensor is none that can be computed before a run."""
+    return tensor.dtype in (tf.resource, tf.variant) or may_vary(tensor.op)

@@ -10,10 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
-from tensoropt.api.frontend.draws import is_draw
-from tensoropt.api.frontend.effects import is_stateful
-from tensoropt.api.frontend.functions import function_attrs
-from tensoropt.api.frontend.static_values import keep_static, static_value
+from tensoropt.api.frontend.static_values import keep_static, may_vary, static_value
 from tensoropt.graph.registry import traits
 
 __all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "or_zeros", "select"]
@@ -153,14 +150,6 @@ class KnownValues:
         return self._values[x.name]
 
     def _is_fixed(self, made: Any) -> bool:
-        own = traits(made)
-        if own.is_constant or (own.gives_shape and all(x.shape.is_fully_defined() for x in made.inputs)):
+        if traits(made).gives_shape and all(x.shape.is_fully_defined() for x in made.inputs):
             return True
-        return bool(
-            made.inputs
-            and not own.is_input  # one with a default reads a constant, in whose place another value can be fed
-            and not is_stateful(made)
-            and not is_draw(made)
-            and not function_attrs(made)
-            and all(x.name in self._fixed for x in made.inputs)
-        )
+        return not may_vary(made) and all(x.name in self._fixed for x in made.inputs)

@@ -14,6 +14,7 @@ import tensoropt.problem.frontier_tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import factors, track_frontier
 from tensoropt.problem import Frontier, Problem, brute_force, evaluate, load_problem
+from tensoropt.problem.frontier import by_both_costs, frontier_of
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray
 from tensoropt.problem.single_cost import single_cost
@@ -120,6 +121,35 @@ def test_frontier_equals_brute_force_on_random_problems(shape: str) -> None:
                     assert frontier.exact
                     assert_costs_are_exact(problem, frontier)
     assert feasible >= 4 * SEEDS // 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_a_search_thins_by_each_cost_is_near_in_both(shape: str) -> None:
+    share, lacks = 0.3, 0
+
+    def thinned(problem: Problem) -> Frontier:
+        """Of all strategies by memory those that are faster by the share than the last one that was taken."""
+        whole, places = brute_force(problem), [0]
+        for place, time_s in enumerate(whole.time_s.tolist()):
+            if time_s * (1 + share) < whole.time_s[places[-1]]:
+                places.append(place)
+        rows, picks = whole.rows(np.array(places))
+        return frontier_of(problem, rows, picks, exact=False, eliminations=(), seconds=0.0)
+
+    for problem in (random_problem(shape, seed) for seed in range(20)):
+        expected = solve_or_none(brute_force, problem)
+        if expected is None:
+            continue
+        found, by_time = by_both_costs(problem, thinned), thinned(problem)
+        assert_costs_are_exact(problem, found)
+        for time_s, memory_bytes in zip(
+            expected.time_s * (1 + 1e-12), expected.memory_bytes * (1 + 1e-12), strict=True
+        ):
+            longer_s, larger_bytes = time_s * (1 + share), memory_bytes * (1 + share)
+            assert ((found.memory_bytes <= memory_bytes) & (found.time_s <= longer_s)).any()
+            assert ((found.time_s <= time_s) & (found.memory_bytes <= larger_bytes)).any()
+            lacks += not ((by_time.time_s <= time_s) & (by_time.memory_bytes <= larger_bytes)).any()
+    assert lacks
 
 
 @pytest.mark.parametrize("shape", SHAPES)

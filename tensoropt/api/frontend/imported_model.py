@@ -80,7 +80,7 @@ def import_model(
             raise source.refused[name]
     names = [op.name for op in model.graph.get_collection("train_op")]
     steps = tuple(dict.fromkeys(name for name in names if name in graph))
-    noted = noted_tensors(source.gradient_calls, source.merged_rows)
+    noted = noted_tensors(source.part.gradients, source.part.merged)
     return ImportedModel(graph, source.graph, steps, noted, source.shapes)
 
 

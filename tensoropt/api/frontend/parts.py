@@ -1,34 +1,29 @@
-"""Parts of a model: some of its operations, such as those of a training step, with all that they need."""
+"""The pass that chooses a part of a model: operations that are asked for, or of training, with all that they need."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tensoropt.api.frontend.effects import has_effect, saves
 from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.source import Part, Source
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.walks import reached
-from tensoropt.api.mirror.model import GradientCall, MergedRows, Model
+from tensoropt.api.mirror.model import Model
 from tensoropt.graph.registry import traits
 
-__all__ = ["Part", "needed_by_training", "part_of", "training_roots"]
+__all__ = ["choose_part", "needed_by_training", "part_of", "training_roots"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some operations of a model, with all that they need.
-
-    Attributes:
-        operations: their names; a gradient is by the name of our operator, and needs its losses and what it is of.
-        gradients: the differentiations of which they need gradients, with no others.
-        merged: the rows among them.
-    """
-
-    operations: frozenset[str]
-    gradients: tuple[GradientCall, ...]
-    merged: tuple[MergedRows, ...]
+def choose_part(source: Source) -> Source:
+    """Leaves out what those operations do not need that were asked for."""
+    model, only = source.model, source.request.only
+    if only is not None:
+        return replace(source, part=part_of(model, only))
+    names = frozenset(op.name for op in model.graph.get_operations())
+    return replace(source, part=Part(names, tuple(model.gradient_calls), tuple(model.merged_rows)))
 
 
 def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> Part:

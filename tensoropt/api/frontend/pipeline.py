@@ -19,8 +19,8 @@ from pathlib import Path
 from tensoropt.api.frontend.fanouts import fan_out, mark_differentiable, store_whole
 from tensoropt.api.frontend.input_pipelines import cut_pipelines
 from tensoropt.api.frontend.own_rows import mark_own_rows
-from tensoropt.api.frontend.parts import part_of
-from tensoropt.api.frontend.placeholders import filled_shapes
+from tensoropt.api.frontend.parts import choose_part
+from tensoropt.api.frontend.placeholders import fill_shapes
 from tensoropt.api.frontend.pointwise_gradients import mark_pointwise
 from tensoropt.api.frontend.read_operators import read_operators
 from tensoropt.api.frontend.source import Request, Source
@@ -38,19 +38,6 @@ __all__ = ["PASSES", "run_passes"]
 
 _FOLDER_VARIABLE = "TENSOROPT_DUMP"
 _imports = itertools.count()
-
-
-def choose_part(source: Source) -> Source:
-    """Leaves out what those operations do not need that were asked for."""
-    only = source.request.only
-    return source if only is None else replace(source, part=part_of(source.model, only))
-
-
-def fill_shapes(source: Source) -> Source:
-    """Gives placeholders that leave sizes open the sizes of this import."""
-    part, request = source.part, source.request
-    operations = None if part is None else part.operations
-    return replace(source, shapes=filled_shapes(source.model, request.batch_size, request.shapes, operations))
 
 
 PASSES: tuple[Callable[[Source], Source], ...] = (

@@ -1,8 +1,9 @@
-"""Placeholders that leave sizes open, and what sizes they are to have."""
+"""The pass that gives placeholders the sizes which they leave open; and which do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.parts import needed_by_training
+from tensoropt.api.frontend.source import Source
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.registry import traits
 
-__all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_placeholders"]
+__all__ = ["example_shapes", "fill_shapes", "open_placeholders", "training_placeholders"]
 
 
 def open_placeholders(model: Model, *, defaults: bool = False) -> dict[str, Any]:
@@ -42,33 +44,23 @@ def training_placeholders(model: Model) -> dict[str, Any]:
     return {name: shape for name, shape in opened.items() if name in needed}
 
 
-def filled_shapes(
-    model: Model,
-    batch_size: int | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    part: Collection[str] | None = None,
-) -> dict[str, list[int]]:
-    """Whole shapes of the placeholders that leave sizes open.
+def fill_shapes(source: Source) -> Source:
+    """Gives placeholders that leave sizes open the sizes of this import.
 
     Where some are given, or the batch size is, others follow: an open first dimension is the batch, and a placeholder
     of which nothing is known a single number. What cannot be known stays open if training does not need it.
 
-    Args:
-        model: the model, without pipelines.
-        batch_size: size of the first dimension of placeholders that leave it open.
-        shapes: of placeholders, by name.
-        part: names of operations, if only placeholders among them count.
-
     Raises:
         GraphError: a placeholder whose size is unknown or 0.
     """
+    model, batch_size, shapes = source.model, source.request.batch_size, source.request.shapes
     found = {name: list(shape) for name, shape in (shapes or {}).items()}
     opened = open_placeholders(model)
     batches = {found[name][0] for name, shape in opened.items() if found.get(name) and _opens_batch(shape)}
     batch = batch_size if batch_size is not None or len(batches) != 1 else batches.pop()
-    needed = training_placeholders(model) if part is None else opened
+    needed = training_placeholders(model) if source.request.only is None else opened
     for name, shape in opened.items():
-        if name in found or (part is not None and name not in part):
+        if name in found or name not in source.part.operations:
             continue
         if shape.rank is None and (batch_size is not None or shapes is not None):
             found[name] = []
@@ -88,7 +80,7 @@ def filled_shapes(
                 f"{model.terms.subject(op.name)}: every size must be at least 1, got the shape "
                 f"{tf.TensorShape(sizes)}. {remedy}."
             )
-    return found
+    return replace(source, shapes=found)
 
 
 def example_shapes(caller: str, model: Model, example: Mapping[Any, Any] | None) -> dict[str, tuple[int, ...]] | None:

@@ -28,12 +28,12 @@ def read_operators(source: Source) -> Source:
             moved, an operand that must be fixed is not, or a gradient is differentiated.
     """
     graph, only = source.graph, source.request.only
-    calls, merged = source.gradient_calls, source.merged_rows
+    calls, merged = source.part.gradients, source.part.merged
     reader = Reader(graph, calls, merged, source.origins, fetches=only, initializers=source.initial)
     outputs = [output for call in calls for output in call.outputs]
     given = [name for output in outputs for name in (output.name, indices_of(output) if output.indices else None)]
     roots = training_roots(graph, filter(None, given), {output.source for output in outputs}, source.initial)
-    roots = [op for op in roots if only is None or source.part is None or op.name in source.part.operations]
+    roots = [op for op in roots if only is None or op.name in source.part.operations]
     operators = reader.operators(roots)
     if not roots:
         operators = reader.gradients()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import tensorflow as tf
@@ -13,7 +14,7 @@ from tensoropt.api.frontend.parts import needed_by_training
 from tensoropt.api.frontend.rewriting.rewrite import RULES
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
-from tensoropt.api.frontend.source import Source
+from tensoropt.api.frontend.source import Part, Source
 from tensoropt.api.frontend.stand_ins import given_in, merged_from, sized_gradients
 from tensoropt.errors import GraphError
 
@@ -28,8 +29,8 @@ def to_static_shapes(source: Source) -> Source:
     Raises:
         GraphError: TensorFlow finds that the sizes of training do not go together; or an op cannot be made again.
     """
-    model, shapes, calls, merged = source.model, source.shapes, source.gradient_calls, source.merged_rows
-    graph, part = model.graph, source.part
+    model, shapes, part = source.model, source.shapes, source.part
+    graph, calls, merged = model.graph, part.gradients, part.merged
     target = tf.Graph()
     target.seed = graph.seed
     every = model.gradient_calls, model.merged_rows
@@ -44,7 +45,7 @@ def to_static_shapes(source: Source) -> Source:
         user = UserGraph(graph, shapes, gradients, inside, given, passed_on, model.origins, model.copies)
         rewriter = Rewriter(target, RULES, user)
         refused = rewriter.rewrite(
-            None if part is None else part.operations | {name.split(":")[0] for name in given},
+            part.operations | {name.split(":")[0] for name in given},
             functools.cache(lambda: needed_by_training(model)) if may_refuse else None,
         )
     except ValueError as error:
@@ -54,9 +55,27 @@ def to_static_shapes(source: Source) -> Source:
             f"{model.terms.give.capitalize()} batches that fit, and write no batch size into the model (a reshape to "
             "[-1, …] takes any)."
         ) from error
-    if part is None:
+    if source.request.only is None:
         meta = exported(graph, target)
         with target.as_default():
             meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
     made_of = {name: user.origin(op) for name, op in rewriter.origins.items()}
-    return replace(source, graph=target, origins={**source.origins, **made_of}).without(refused)
+    left = _without(part, refused) if refused else part
+    return replace(source, graph=target, origins={**source.origins, **made_of}, part=left, refused=refused)
+
+
+def _without(part: Part, refused: Mapping[str, Exception]) -> Part:
+    """A part without some operations, by name, and without the gradients that they give."""
+
+    def is_there(*tensors: str | None) -> bool:
+        return refused.keys().isdisjoint(name.split(":")[0] for name in tensors if name is not None)
+
+    calls = (
+        replace(call, outputs=tuple(one for one in call.outputs if is_there(one.values, one.indices)))
+        for call in part.gradients
+    )
+    return Part(
+        part.operations - refused.keys(),
+        tuple(call for call in calls if call.outputs),
+        tuple(one for one in part.merged if is_there(one.values, one.indices)),
+    )

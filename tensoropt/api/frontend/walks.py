@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["needs", "post_order", "reached"]
+from tensoropt.errors import GraphError
+
+__all__ = ["free_name", "needs", "order", "post_order", "reached"]
 
 _Node = TypeVar("_Node", bound=Hashable)
 
@@ -54,3 +57,42 @@ def post_order(
             done.setdefault(node)
             pending.pop()
     return list(done)
+
+
+def order(
+    roots: Iterable[Any],
+    *,
+    controls: bool = True,
+    besides: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
+) -> list[Any]:
+    """All ops that ``roots`` read and, with ``controls``, wait for, each after those; else in the order given.
+
+    Args:
+        roots: the ops.
+        controls: whether control inputs count.
+        besides: what else ops come after.
+    """
+
+    def before(op: Any) -> list[Any]:
+        # TensorFlow has them in another order in each process.
+        waited = sorted(op.control_inputs, key=lambda x: x.name) if controls else ()
+        return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
+
+    return post_order(roots, before, _waits_for_itself)
+
+
+def _waits_for_itself(op: Any) -> NoReturn:
+    raise GraphError(
+        f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
+        "tensoropt.while_loop, or leave out disable_control_flow_v2."
+    )
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """A name that is not taken, made of ``name``, and taken from now on."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free

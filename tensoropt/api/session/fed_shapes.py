@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tensoropt.api.frontend.input_pipelines import without_pipelines
-from tensoropt.api.frontend.parts import Part, part_of
+from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.placeholders import open_placeholders, training_placeholders
+from tensoropt.api.frontend.source import Part
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.world import World
 from tensoropt.errors import FeedError

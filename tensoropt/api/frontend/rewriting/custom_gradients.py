@@ -143,7 +143,7 @@ def _nonlocals(function: Any) -> Mapping[str, Any]:
 def _value(rewriter: Rewriter, outside: Any, op: Any, scope: Scope) -> Value:
     if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant):  # of a function's eager code
         return rewriter.constant(outside.numpy(), op)
-    return rewriter.needed(outside, scope)
+    return rewriter.value(outside, scope)
 
 
 def _is_result(x: Any) -> bool:
@@ -170,7 +170,6 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
         name = rewriter.free(f"{scope.prefix}{of.name}/gate")
         made = _traced(rewriter, of, name, [value, condition], 1, body=body, results=[result], wrt=[0])
         rewriter.gates[value.name, condition.name] = made[0]
-        rewriter.gated[made[0].name] = (value, condition)
     return rewriter.gates[value.name, condition.name]
 
 

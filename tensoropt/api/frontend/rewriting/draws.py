@@ -19,7 +19,7 @@ __all__ = ["DRAW_HANDLERS"]
 
 
 def _drawn(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    if rewriter.probing or (scope.guard is None and not scope.repeats):
+    if rewriter.probing or (scope.guard is None and scope.turn is None):
         return None
     conditions = [*(() if scope.guard is None else (scope.guard,)), *scope.draws]
     shape, *limits = (rewriter.tensor(scope.value(x), op) for x in op.inputs)

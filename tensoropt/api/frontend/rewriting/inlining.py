@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.lists import chosen_list, legal_indices
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
-from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope, order, roots_of
+from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope, roots_of
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, or_zeros, select
 from tensoropt.api.frontend.static_values import is_static, static_operands
+from tensoropt.api.frontend.walks import order
 from tensoropt.errors import GraphError
 from tensoropt.graph.ops.random import numbers_skipped
 from tensoropt.graph.registry import has_rule, traits
@@ -89,35 +90,49 @@ def _case(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     return _branches(rewriter, op, scope, functions, conditions)
 
 
-def _branches(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], conditions: Any) -> Sequence[Value]:
+def _branches(
+    rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], conditions: Callable[[], Sequence[Any]]
+) -> Sequence[Value]:
     """All branches computed, and their results chosen by conditions, of which one holds; or one operator."""
-    begun, drawn = len(rewriter.effects), dict(rewriter.drawn)
-    unread = rewriter.unread(op, scope)
+    begun = len(rewriter.effects)
     try:
-        for function in functions:
-            check(rewriter, order(roots_of(function, unread)))
-        results = []
-        given = conditions()
-        for number, (function, condition) in enumerate(zip(functions, given, strict=True)):
-            guard = condition
-            if scope.guard is not None:
-                guard = rewriter.build(tf.logical_and, scope.guard, condition, of=op, scope=scope, name="guard")
-            arguments = {
-                place: gated(rewriter, scope.value(x), condition, op, scope) for place, x in enumerate(op.inputs[1:])
-            }
-            prefix = f"{scope.prefix}{op.name}/branch_{number}"
-            # One branch after the other: the one that is not taken writes what it has read.
-            before = [*rewriter.effects[begun:], *rewriter.late([condition])]
-            made = rewriter.call(function, arguments, scope, op, prefix, unread=unread, guard=guard, after=before)
-            results.append(made)
-        values = dict(results[-1])
-        for result, condition in zip(results[-2::-1], given[-2::-1], strict=True):
-            values |= {place: choose(rewriter, condition, result[place], x, op, scope) for place, x in values.items()}
+        with rewriter.attempt():
+            values = _chosen(rewriter, op, scope, functions, conditions)
     except CannotRewrite as reason:
-        rewriter.undo(begun, drawn)
         return kept(rewriter, op, scope, str(reason))
     found = [values.get(place) for place in range(len(op.outputs))]
     return rewriter.waiting(found, rewriter.effects[begun:], op, scope)
+
+
+def _chosen(
+    rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], conditions: Callable[[], Sequence[Any]]
+) -> dict[int, Value]:
+    """The results of branches by place, chosen by conditions.
+
+    Raises:
+        CannotRewrite: an op of a branch may not run where that is not taken, or results cannot be chosen from.
+    """
+    begun, unread = len(rewriter.effects), rewriter.unread(op, scope)
+    for function in functions:
+        check(rewriter, order(roots_of(function, unread)))
+    results = []
+    given = conditions()
+    for number, (function, condition) in enumerate(zip(functions, given, strict=True)):
+        guard = condition
+        if scope.guard is not None:
+            guard = rewriter.build(tf.logical_and, scope.guard, condition, of=op, scope=scope, name="guard")
+        arguments = {
+            place: gated(rewriter, scope.value(x), condition, op, scope) for place, x in enumerate(op.inputs[1:])
+        }
+        prefix = f"{scope.prefix}{op.name}/branch_{number}"
+        # One branch after the other: the one that is not taken writes what it has read.
+        before = [*rewriter.effects[begun:], *rewriter.late([condition])]
+        made = rewriter.call(function, arguments, scope, op, prefix, unread=unread, guard=guard, after=before)
+        results.append(made)
+    values = dict(results[-1])
+    for result, condition in zip(results[-2::-1], given[-2::-1], strict=True):
+        values |= {place: choose(rewriter, condition, result[place], x, op, scope) for place, x in values.items()}
+    return values
 
 
 def choose(rewriter: Rewriter, condition: Any, one: Value, other: Value, op: Any, scope: Scope) -> Value:
@@ -142,9 +157,10 @@ def choose(rewriter: Rewriter, condition: Any, one: Value, other: Value, op: Any
 
 def _before_gate(rewriter: Rewriter, tensor: Any, condition: Any, *, holds: bool = False) -> Any:
     """What a tensor is where a condition holds, or does not, without the gate that this makes superfluous."""
-    value, gate = rewriter.gated.get(tensor.name, (tensor, None))
-    if gate is None:
+    read = tensor.op.inputs
+    if len(read) != 2 or rewriter.gates.get((read[0].name, read[1].name)) is not tensor:
         return tensor
+    value, gate = read
     if not holds and gate.op.type == "LogicalNot":
         return value if gate.op.inputs[0] is condition else tensor
     return value if holds and gate is condition else tensor

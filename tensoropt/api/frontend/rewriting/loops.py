@@ -12,8 +12,9 @@ from tensoropt.api.frontend.functions import called_graphs, function_of
 from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.inlining import check, choose
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
-from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order, roots_of
+from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, roots_of
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.frontend.walks import order
 from tensoropt.api.mirror.recurrent import STEPS
 from tensoropt.graph.registry import declaration, has_rule
 
@@ -26,7 +27,7 @@ MAX_OPERATORS = 20_000
 def _while(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """A loop as its turns, one after the other, or as one operator."""
     condition, body = function_of(op, "cond"), function_of(op, "body")
-    begun, drawn = len(rewriter.effects), dict(rewriter.drawn)
+    begun = len(rewriter.effects)
     unread = _unread(rewriter, op, scope, body)
     try:
         turns = _turns(rewriter, op, scope, condition, body)
@@ -36,9 +37,9 @@ def _while(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
         if None in turns:
             check(rewriter, order(roots_of(body, unread)))
             check(rewriter, order(roots_of(condition)))
-        values = _unrolled(rewriter, op, scope, condition, body, turns, unread)
+        with rewriter.attempt():
+            values = _unrolled(rewriter, op, scope, condition, body, turns, unread)
     except CannotRewrite as reason:
-        rewriter.undo(begun, drawn)
         return kept(rewriter, op, scope, str(reason))
     return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
 
@@ -73,19 +74,20 @@ def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any)
         CannotRewrite: if there is no end to it that is known.
     """
     places = _deciding(condition, body)
+    others = frozenset(range(len(body.outputs))) - frozenset(places)
     probe = rewriter.beside(tf.Graph(), probing=True)
     state = {place: _probed(rewriter, probe, scope.value(op.inputs[place]), op) for place in places}
     turns: list[bool | None] = []
     while True:
         top = Scope(op.graph)
-        found = probe.call(condition, state, top, op, f"condition_{len(turns)}", wanted=[0])
+        found = probe.call(condition, state, top, op, f"condition_{len(turns)}")
         truth = probe.known.truth(found[0])
         if truth is False:
             return turns
         if len(turns) == MAX_TURNS:
             raise CannotRewrite(f"how many turns it takes is not known before it runs, or is more than {MAX_TURNS}")
         turns.append(truth)
-        new = probe.call(body, state, top, op, f"turn_{len(turns)}", wanted=places)
+        new = probe.call(body, state, top, op, f"turn_{len(turns)}", unread=others)
         state = {place: probe.folded(value, op) for place, value in new.items()}
         if truth is None and not any(probe.known.is_known(state[place]) for place in places):
             raise CannotRewrite("how many turns it takes depends on data, and it has no maximum_iterations")

@@ -188,7 +188,7 @@ class _Function:
     def _capture(self, tensor: Any) -> Value:
         key = tensor.ref()
         if key not in self._captured:
-            self._captured[key] = self._rewriter.needed(tensor, self._scope)
+            self._captured[key] = self._rewriter.value(tensor, self._scope)
         return self._stand(key)
 
     def _stand(self, key: Any) -> Value:

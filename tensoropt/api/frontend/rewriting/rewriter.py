@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,8 +32,7 @@ from tensoropt.api.frontend.functions import add_functions, function_attrs, func
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import needs, post_order
-from tensoropt.errors import GraphError
+from tensoropt.api.frontend.walks import free_name, needs, order
 from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import declaration, has_rule, traits
 
@@ -45,8 +44,6 @@ __all__ = [
     "Rewriter",
     "Rules",
     "Scope",
-    "free_name",
-    "order",
     "roots_of",
 ]
 
@@ -84,8 +81,7 @@ class Scope:
         guard: a condition under which what is done here counts; None if it does in any case.
         draws: conditions under which random ops draw, beside that one.
         after: ops of the new graph that have run before anything here does.
-        turn: a number that only this turn of the loops around has; 0 in their first ones.
-        repeats: whether it is in a turn of a loop.
+        turn: a number that only this turn of the loops around has, 0 in their first ones; None outside of loops.
         values: by name of a tensor, what stands for it.
         operations: by name of an op, the ops of the new graph after which it has run.
         is_gradient: whether it is what a script's gradient function has made.
@@ -100,8 +96,7 @@ class Scope:
     outer: Scope | None = None
     guard: Any = None
     after: tuple[Any, ...] = ()
-    turn: int = 0
-    repeats: bool = False
+    turn: int | None = None
     values: dict[str, Value] = field(default_factory=dict)
     operations: dict[str, list[Any]] = field(default_factory=dict)
     caller: Any = None
@@ -168,8 +163,7 @@ class Rewriter:
         known: what is known of tensors of the new graph.
         effects: ops that were made and that have an effect, in order.
         branch_reads: ops of branches that were made and that read a variable, by the handle's name.
-        gates: tensors whose gradients count under a condition, by the names of tensor and condition.
-        gated: the tensor and the condition of each of those, by name.
+        gates: tensors whose gradients count under a condition, by the names of tensor and condition, which they read.
         rows: the rows of tensors, by their names.
         drawn: by states of random ops, how many numbers a run has drawn: an int, or a tensor if only a run knows.
     """
@@ -184,7 +178,6 @@ class Rewriter:
         self.effects: list[Any] = []
         self.branch_reads: dict[str, list[Any]] = {}
         self.gates: dict[tuple[str, str], Any] = {}
-        self.gated: dict[str, tuple[Any, Any]] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self.drawn: dict[str, Any] = {}
         self._names: set[str] = set()
@@ -218,12 +211,12 @@ class Rewriter:
     # ------------------------------------------------------------------------------------------------ going through
 
     def rewrite(
-        self, names: Container[str] | None = None, required: Callable[[], Container[str]] | None = None
+        self, names: Container[str], required: Callable[[], Container[str]] | None = None
     ) -> dict[str, Exception]:
         """Makes the user's graph again, under its own names.
 
         Args:
-            names: of the operations that are needed; by default all.
+            names: of the operations that are needed.
             required: gives names of the operations without which there is nothing; by default all.
 
         Returns:
@@ -232,30 +225,21 @@ class Rewriter:
         Raises:
             ValueError: that is so of one that is required.
         """
-        graph, inside = self.user.graph, self.user.inside
-        operations = graph.get_operations()
+        user = self.user
+        operations = user.graph.get_operations()
         self._names.update(op.name for op in operations)
-        scope = Scope(graph)
-        needed = [op for op in operations if names is None or op.name in names]
-        # What is there before a gradient is given, which need not read these: a graph that was copied has any order.
-        before: dict[Any, list[Any]] = {}
-        for name, one in self.user.given.items():
-            op = graph.get_tensor_by_name(name).op
-            there = before.setdefault(op, [])
-            there += map(graph.get_operation_by_name, one.after)
-            if one.like is not None:
-                there.append(graph.get_tensor_by_name(one.like).op)
+        scope = Scope(user.graph)
+        needed = [op for op in operations if op.name in names]
         refused: dict[str, Exception] = {}
-        for op in self._singly(order(needed, besides=before), scope):
-            reads = (before.get(op, ()) if op.name in inside else needs(op)) if refused else ()
+        for op in self._singly(order(needed, besides=user.before_given), scope):
+            reads = (user.before_given.get(op, ()) if op.name in user.inside else needs(op)) if refused else ()
             misfit = next((refused[each.name] for each in reads if each.name in refused), None)
             if misfit is None:
-                begun = len(self.effects)
                 try:
-                    self._again(op, scope)
+                    with self.attempt():
+                        (self._special(op) or self._by_rules)(op, scope)
                 except ValueError as error:
                     misfit = error
-                    del self.effects[begun:]
             if misfit is not None:
                 if required is None or op.name in required():
                     raise misfit
@@ -278,10 +262,7 @@ class Rewriter:
 
     def _plain(self, op: Any) -> Any:
         """The definition of an operation of the user's graph that is copied if it reads tensors alone; else None."""
-        user = self.user
-        if op.name in user.inside or op.name in user.merged or op.name in user.shapes or _is_of_its_default(op):
-            return None
-        if op.type in self.rules.handlers and op.type not in self.rules.copied:
+        if self._special(op) is not None or (op.type in self.rules.handlers and op.type not in self.rules.copied):
             return None
         node = op.node_def
         return None if GRADIENT_TYPE in node.attr or function_attrs(op) or is_call(op) else node
@@ -337,32 +318,48 @@ class Rewriter:
             self._done(op, scope, made.outputs, [made])
         return True
 
-    def _again(self, op: Any, scope: Scope) -> None:
-        """Makes one operation of the user's graph again; see :meth:`rewrite`."""
+    def _special(self, op: Any) -> Callable[[Any, Scope], None] | None:
+        """What makes an operation of which the user's graph says more than the operation itself; None of others."""
         user = self.user
         if op.name in user.inside:
-            stand_ins = {x.name: self._given(user.given[x.name], op, scope) for x in op.outputs if x.name in user.given}
-            scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
-            scope.operations[op.name] = list(stand_ins.values())
-        elif op.name in user.merged:
-            before = self.tensor(scope.value(user.graph.get_tensor_by_name(user.merged[op.name])), op)
-            made = self._copy(op, [before], op.name, {})
-            self._done(op, scope, made.outputs, [made])
-        elif op.name in user.shapes or _is_of_its_default(op):
-            default = [self.tensor(scope.value(x), op) for x in op.inputs]
-            if op.name in user.shapes:
-                shape = tf.TensorShape(user.shapes[op.name])
-            else:
-                shape = op.outputs[0].shape.merge_with(default[0].shape)
-            attrs = {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())}
-            if default and not shape.is_compatible_with(default[0].shape):  # fed, as the default is of another size
-                attrs["dtype"] = op.node_def.attr["dtype"]
-                made = self.make(PLACEHOLDER, [], [default[0].dtype], attrs, op.name, op)
-            else:
-                made = self._copy(op, default, op.name, attrs)
-            self._done(op, scope, made.outputs, [made])
-        elif op.name not in scope.operations:  # else a gradient of one's own needed it before
+            return self._stand_ins
+        if op.name in user.merged:
+            return self._merged
+        # Of inputs that leave a size open and have a default, which has a size.
+        is_sized = op.name in user.shapes or (traits(op).has_default and not op.outputs[0].shape.is_fully_defined())
+        return self._sized if is_sized else None
+
+    def _by_rules(self, op: Any, scope: Scope) -> None:
+        if op.name not in scope.operations:  # else a gradient of one's own needed it before
             self.visit(op, scope)
+
+    def _stand_ins(self, op: Any, scope: Scope) -> None:
+        """Makes what gives the gradients in the place of an operation that computes some."""
+        given = self.user.given
+        made = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
+        scope.values |= {name: one.outputs[0] for name, one in made.items()}
+        scope.operations[op.name] = list(made.values())
+
+    def _merged(self, op: Any, scope: Scope) -> None:
+        """Makes an operation that passes merged rows on read them before they are merged."""
+        before = self.tensor(scope.value(self.user.graph.get_tensor_by_name(self.user.merged[op.name])), op)
+        made = self._copy(op, [before], op.name, {})
+        self._done(op, scope, made.outputs, [made])
+
+    def _sized(self, op: Any, scope: Scope) -> None:
+        """Makes an input again with the sizes that it has now."""
+        default = [self.tensor(scope.value(x), op) for x in op.inputs]
+        if op.name in self.user.shapes:
+            shape = tf.TensorShape(self.user.shapes[op.name])
+        else:
+            shape = op.outputs[0].shape.merge_with(default[0].shape)
+        attrs = {"shape": tf.compat.v1.AttrValue(shape=shape.as_proto())}
+        if default and not shape.is_compatible_with(default[0].shape):  # fed, as the default is of another size
+            attrs["dtype"] = op.node_def.attr["dtype"]
+            made = self.make(PLACEHOLDER, [], [default[0].dtype], attrs, op.name, op)
+        else:
+            made = self._copy(op, default, op.name, attrs)
+        self._done(op, scope, made.outputs, [made])
 
     def _given(self, one: Given, op: Any, scope: Scope) -> Any:
         """Makes the operation that gives a gradient."""
@@ -385,7 +382,6 @@ class Rewriter:
         caller: Any,
         prefix: str,
         *,
-        wanted: Sequence[int] | None = None,
         unread: Container[int] = (),
         guard: Any = None,
         draws: Sequence[Any] = (),
@@ -400,7 +396,6 @@ class Rewriter:
             scope: of the op that calls it.
             caller: that op.
             prefix: what names of ops begin with.
-            wanted: places of the outputs that are needed; all of them by default, and all effects.
             unread: places of outputs that are not needed.
             guard: a condition beside the scope's.
             draws: conditions under which random ops draw, beside the scope's.
@@ -413,25 +408,24 @@ class Rewriter:
         Raises:
             CannotRewrite: there is a condition, and the function has ops that may run only if it holds.
         """
-        roots = roots_of(function, unread) if wanted is None else [function.outputs[place].op for place in wanted]
-        places = [place for place in range(len(function.outputs)) if place not in unread] if wanted is None else wanted
-        needed = order(roots, controls=not self.probing)
+        places = [place for place in range(len(function.outputs)) if place not in unread]
+        needed = order(roots_of(function, unread, effects=not self.probing), controls=not self.probing)
         own_guard = scope.guard if guard is None else guard
         if own_guard is not None:
             self.rules.check_guarded(self, needed)
         # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
         waits = (*scope.after, *scope.before(caller), *after, *self.late(arguments.values()))
-        part, turn = (prefix.removeprefix(scope.prefix), 0) if loop is None else (f"{caller.name}/{loop[0]}", loop[1])
+        part = prefix.removeprefix(scope.prefix) if loop is None else f"{caller.name}/{loop[0]}"
+        turns = None if loop is None and scope.turn is None else (scope.turn or 0) * _MANY_TURNS
         inner = Scope(
             function,
-            f"{prefix}/",
-            f"{scope.path}{part}/",
-            scope,
-            own_guard,
-            waits,
-            scope.turn * _MANY_TURNS + turn,
-            scope.repeats or loop is not None,
+            prefix=f"{prefix}/",
+            path=f"{scope.path}{part}/",
+            outer=scope,
             caller=caller,
+            guard=own_guard,
+            after=waits,
+            turn=turns if turns is None or loop is None else turns + loop[1],
             needed={op.name for op in needed},
             results=[function.outputs[place] for place in places],
             draws=(*scope.draws, *draws),
@@ -469,13 +463,13 @@ class Rewriter:
                 raise
             # Of a turn past the end, or a branch that no run of these sizes takes.
             raise CannotRewrite(f"{op.type} '{op.name}' cannot be: {error}") from error
-        self._done(op, scope, values, self._stand_in(op, scope, values, self.effects[begun:]))
+        self._done(op, scope, values, self._after_handler(op, scope, values, self.effects[begun:]))
 
     def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:
         """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
-        is_once = scope.guard is None and not scope.repeats
-        attrs = {} if is_once or not draws_by_kernel(op) else _drawn_apart(op, scope.turn)
+        is_once = scope.guard is None and scope.turn is None
+        attrs = {} if is_once or not draws_by_kernel(op) else _drawn_apart(op, scope.turn or 0)
         made = self._copy(op, operands, name or self.name(op, scope), attrs)
         before = scope.before(op)
         draws = has_rule(made.type) and declaration(made.type).shared  # the same numbers, whenever it runs
@@ -488,10 +482,16 @@ class Rewriter:
         self.finish(made, before)
         return made
 
-    def undo(self, begun: int, drawn: dict[str, Any]) -> None:
-        """Takes back the effects and the draws of what was made in vain; so many, and those, were there before."""
-        del self.effects[begun:]
-        self.drawn = drawn
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Takes back the effects and the draws of what is made, if an error ends it: that is made in vain."""
+        begun, drawn = len(self.effects), dict(self.drawn)
+        try:
+            yield
+        except Exception:
+            del self.effects[begun:]
+            self.drawn = drawn
+            raise
 
     def finish(self, made: Any, before: Sequence[Any]) -> None:
         """Has an op that was made again run after others, and takes note of its effect."""
@@ -543,7 +543,7 @@ class Rewriter:
 
     # ------------------------------------------------------------------------------------------------------- values
 
-    def needed(self, tensor: Any, scope: Scope) -> Value:
+    def value(self, tensor: Any, scope: Scope) -> Value:
         """Returns the value for a tensor of a scope's graph or an enclosing one; makes it if it does not exist."""
         current: Scope | None = scope
         while current is not None and current.graph is not tensor.graph:
@@ -559,7 +559,7 @@ class Rewriter:
         """A value as a tensor; a list as TensorFlow's own.
 
         Raises:
-            GraphError: if a variable itself is needed of which there is only the value.
+            CannotRewrite: a variable itself is needed of which there is only the value.
         """
         if isinstance(value, TensorList):
             return self.rules.materialize(self, of, value)
@@ -642,7 +642,7 @@ class Rewriter:
         scope.values |= {x.name: value for x, value in zip(op.outputs, values, strict=True)}
         scope.operations[op.name] = operations
 
-    def _stand_in(self, op: Any, scope: Scope, values: Sequence[Value], effects: Sequence[Any]) -> list[Any]:
+    def _after_handler(self, op: Any, scope: Scope, values: Sequence[Value], effects: Sequence[Any]) -> list[Any]:
         """Ops that have run when the op would have; in the user's graph one of its name, which can be fetched."""
         tensors = [value for value in values if isinstance(value, tf.Tensor)]
         if scope.outer is not None:
@@ -687,49 +687,10 @@ class Rewriter:
         return [wait(value) for value in values]
 
 
-def free_name(name: str, taken: set[str]) -> str:
-    """A name that is not taken, made of ``name``, and taken from now on."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    taken.add(free)
-    return free
-
-
-def roots_of(function: Any, unread: Container[int] = ()) -> list[Any]:
+def roots_of(function: Any, unread: Container[int] = (), *, effects: bool = True) -> list[Any]:
     """The ops that a call of a function is made for: those of its outputs, but for unread ones, and of its effects."""
     given = [x.op for place, x in enumerate(function.outputs) if place not in unread]
-    return [*given, *(op for op in function.get_operations() if has_effect(op))]
-
-
-def order(
-    roots: Iterable[Any],
-    *,
-    controls: bool = True,
-    besides: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
-) -> list[Any]:
-    """All ops that ``roots`` read and, with ``controls``, wait for, each after those; else in the order given.
-
-    Args:
-        roots: the ops.
-        controls: whether control inputs count.
-        besides: what else ops come after.
-    """
-
-    def before(op: Any) -> list[Any]:
-        # TensorFlow has them in another order in each process.
-        waited = sorted(op.control_inputs, key=lambda x: x.name) if controls else ()
-        return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
-
-    return post_order(roots, before, _waits_for_itself)
-
-
-def _waits_for_itself(op: Any) -> NoReturn:
-    raise GraphError(
-        f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
-        "tensoropt.while_loop, or leave out disable_control_flow_v2."
-    )
+    return [*given, *(op for op in function.get_operations() if effects and has_effect(op))]
 
 
 def _drawn_apart(op: Any, turn: int) -> dict[str, Any]:
@@ -738,8 +699,3 @@ def _drawn_apart(op: Any, turn: int) -> dict[str, Any]:
     if not turn or not (attr["seed"].i or attr["seed2"].i):
         return noted
     return {**noted, "seed2": tf.compat.v1.AttrValue(i=(attr["seed2"].i + turn * _SEED_STEP) & _LARGEST_SEED or 1)}
-
-
-def _is_of_its_default(op: Any) -> bool:
-    """Tells whether an input that leaves a size open has a default, whose size it takes."""
-    return traits(op).has_default and not op.outputs[0].shape.is_fully_defined()

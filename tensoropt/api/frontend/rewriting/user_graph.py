@@ -44,6 +44,17 @@ class UserGraph:
         return frozenset(one.source for call in self.calls for one in call.outputs if one.indices is not None)
 
     @functools.cached_property
+    def before_given(self) -> dict[Any, list[Any]]:
+        """Operations that come before each that gives gradients, though that need not read them in the graph."""
+        found: dict[Any, list[Any]] = {}
+        for name, one in self.given.items():
+            before = found.setdefault(self.graph.get_tensor_by_name(name).op, [])
+            before += map(self.graph.get_operation_by_name, one.after)
+            if one.like is not None:
+                before.append(self.graph.get_tensor_by_name(one.like).op)
+        return found
+
+    @functools.cached_property
     def differentiated(self) -> frozenset[Any]:
         """The operations through which gradients may flow; functions that they call may all be differentiated."""
         losses = (self.graph.get_tensor_by_name(name).op for call in self.calls for name in call.losses)

@@ -77,6 +77,20 @@ def test_gradient_function_that_fails_is_tensorflows_error_where_gradients_are_m
         _graph(broken(_input()[0]))
 
 
+@tf.RegisterGradient("TensoroptTestOfWhatFollows")
+def _of_what_follows(op: Any, dy: Any) -> Any:
+    return dy * tf.reduce_sum(op.graph.get_tensor_by_name("later:0"))
+
+
+def test_overridden_gradient_that_reads_what_follows_its_op_is_refused(model: Any) -> None:
+    x, _ = _input()
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Relu": "TensoroptTestOfWhatFollows"}):
+        y = tf.nn.relu(x, name="guided")
+    later = tf.exp(y, name="later")
+    with pytest.raises(GraphError, match=r"Relu 'guided'.*gradient function reads 'later:0', which is computed from"):
+        _graph(later)
+
+
 def test_branches_that_compute_are_chosen_by_a_select(model: Any) -> None:
     y, _ = _input()
     graph = _graph(to.cond(to.reduce_sum(y) > 0, lambda: y * 2, lambda: to.tanh(y)))

@@ -116,6 +116,31 @@ def what_one_plan_saves_another_restores() -> None:
 
 
 @case
+def a_graph_is_saved_though_tensorflow_cannot_write_its_collection_of_variables() -> None:
+    path = folder("collection")
+
+    def built(m: Any) -> Model:
+        made = make(m)
+        step = m.Variable(1.0, "adam_t")  # its second argument is whether to train it, which cannot be written
+        return {**made, "count": step, "train": m.group(made["train"], m.assign_add(step, 1.0))}
+
+    job = Distributed(built, 2)
+    job.run(["loss", "train"], batch(0))
+    saver = tensoropt.train.Saver()
+    prefix = saver.save(None, f"{path}/m")
+    before = job.run("count", {})
+    job.run(["loss", "train"], batch(1))
+    assert job.run("count", {}) != before
+    saver.restore(None, prefix)
+    assert job.run("count", {}) == before
+    if tensoropt.world_rank() == 0:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.compat.v1.train.import_meta_graph(f"{prefix}.meta").restore(session, prefix)
+            assert session.run("Variable/Read/ReadVariableOp:0") == before
+    meet()
+
+
+@case
 def training_goes_on_as_if_it_had_not_ended() -> None:
     path = folder("resumed")
     job = Distributed(make, 4)

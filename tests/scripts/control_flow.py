@@ -320,6 +320,32 @@ def gradients_of_ones_own() -> None:
     check(build)
 
 
+@functools.cache
+def _registered() -> dict[str, str]:
+    """Gradients in the place of TensorFlow's, by op type: of what ops read and of what they give."""
+    rules: dict[str, Callable[[Any, Any], Any]] = {
+        "Relu": lambda op, dy: tf.where(dy > 0.0, dy * tf.cast(op.outputs[0] > 0.0, dy.dtype), tf.zeros_like(dy)),
+        "Tanh": lambda op, dy: 0.5 * dy * (1.0 - tf.square(op.outputs[0])) + 0.1 * op.inputs[0],
+        "Softmax": lambda op, dy: (dy - tf.reduce_sum(dy * op.outputs[0], -1, keepdims=True)) * op.outputs[0] * 2.0,
+        "TopKV2": lambda op, dy, _: (tf.matmul(dy, tf.one_hot(op.outputs[1][0], _WIDTH)) + op.outputs[0][:, :1], None),
+    }
+    for kind, rule in rules.items():
+        tf.RegisterGradient(f"TensoroptTest{kind}")(rule)
+    return {kind: f"TensoroptTest{kind}" for kind in rules}
+
+
+@core_case
+def overridden_gradients_read_what_their_ops_give() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"][:, 0], made["w"]
+        with tf.compat.v1.get_default_graph().gradient_override_map(_registered()):
+            y = tf.nn.softmax(tf.tanh(tf.nn.relu(tf.matmul(x, w))))
+            y += tf.math.top_k(tf.matmul(x, 2.0 * w), _WIDTH)[0]
+            return m.while_loop(lambda i, z: i < 2, lambda i, z: (i + 1, tf.nn.relu(tf.matmul(z, w))), [0, y])[1]
+
+    check(build)
+
+
 @case
 def tensors_whose_shapes_only_a_run_knows() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:

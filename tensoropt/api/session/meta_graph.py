@@ -11,6 +11,7 @@ from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.checkpoint_files import write_file
 from tensoropt.errors import CheckpointError
+from tensoropt.graph.registry import traits
 
 __all__ = ["MetaGraphs"]
 
@@ -34,8 +35,8 @@ class MetaGraphs:
             meta = exported(self._model.graph)
             with tf.Graph().as_default() as graph:
                 tf.compat.v1.train.import_meta_graph(meta)
-                variables = {variable.name: variable for variable in tf.compat.v1.global_variables()}
-                chosen = {name: variables[own] for name, own in self._names.items()}
+                # Not by their collection, which TensorFlow leaves out if it cannot write one of its members.
+                chosen = {name: _read_of(graph.get_tensor_by_name(own)) for name, own in self._names.items()}
                 saver = tf.compat.v1.train.Saver(chosen, allow_empty=True, **self._options)
             self._copy = version, graph, saver
         return self._copy[1], self._copy[2]
@@ -63,3 +64,8 @@ class MetaGraphs:
                 f"Saver.save: the checkpoint is saved, but its graph cannot be written to '{filename}': {error}. Leave "
                 "it out with write_meta_graph=False."
             ) from error
+
+
+def _read_of(handle: Any) -> Any:
+    """The tensor by which a saver knows a variable: the first read of it, which its creation makes."""
+    return next(op for op in handle.consumers() if traits(op).reads_variable).outputs[0]

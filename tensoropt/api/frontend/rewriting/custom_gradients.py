@@ -18,6 +18,7 @@ from tensoropt.api.frontend.attributes import types_of
 from tensoropt.api.frontend.effects import writes_in
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, select
+from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRADIENT_TYPE, GRAPH, RESULTS, WRT, traced_gradient
 from tensoropt.graph.registry import traits
@@ -80,7 +81,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             "plan's gradients write nothing: write the variable in the step, of what the tape gives."
         )
     captured = [(rewriter.user.here(outside), inside) for outside, inside in graph.captures]
-    values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
+    values = [_value(rewriter, outside, op, given, scope) for outside, _ in captured]
     cut = [_cut(rewriter, rewriter.content(value, op, scope, "read"), op, scope) for value in values]
     wrt = [
         place
@@ -140,9 +141,28 @@ def _nonlocals(function: Any) -> Mapping[str, Any]:
     return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
 
 
-def _value(rewriter: Rewriter, outside: Any, op: Any, scope: Scope) -> Value:
+def _value(rewriter: Rewriter, outside: Any, op: Any, given: Sequence[Any], scope: Scope) -> Value:
+    """The value that an op's gradient function reads for a tensor from outside of it.
+
+    Args:
+        rewriter: makes the value.
+        outside: the tensor.
+        op: the op, which is being made.
+        given: what stands for its outputs, without its gradient.
+        scope: of the op.
+
+    Raises:
+        GraphError: the tensor is computed from the op's outputs, which are not there yet.
+    """
     if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant):  # of a function's eager code
         return rewriter.constant(outside.numpy(), op)
+    if outside.op is op:
+        return given[outside.value_index]
+    if outside.graph is op.graph and outside.name not in scope.values and op in reached([outside.op], needs):
+        raise GraphError(
+            f"{op.type} '{op.name}': its gradient function reads '{outside.name}', which is computed from what "
+            f"'{op.name}' gives. Compute it in the gradient function, of op.outputs."
+        )
     return rewriter.value(outside, scope)
 
 

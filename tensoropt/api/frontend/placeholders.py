@@ -1,4 +1,4 @@
-"""The pass that gives placeholders the sizes which they leave open; and which do."""
+"""The pass that gives placeholders the sizes which they leave open; what placeholders are open, and for training."""
 
 from __future__ import annotations
 

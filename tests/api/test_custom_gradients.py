@@ -11,7 +11,8 @@ import tensorflow as tf
 
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.mirror.model import current_model
+from tensoropt.api.frontend.rewriting import loops
+from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import GraphError
@@ -23,10 +24,14 @@ from tensoropt.space.space import SearchSpace
 pytestmark = pytest.mark.tf
 
 
-def _graph(y: Any) -> Graph:
+def _recorded(y: Any) -> Model:
     loss = to.reduce_mean(to.square(y), name="loss")
     to.train.GradientDescentOptimizer(0.1).minimize(loss)
-    return import_model(current_model()).graph
+    return current_model()
+
+
+def _graph(y: Any) -> Graph:
+    return import_model(_recorded(y)).graph
 
 
 def _types(graph: Graph) -> Counter[str]:
@@ -136,6 +141,25 @@ def test_loop_of_unknown_turns_is_one_operator(model: Any) -> None:
     (loop,) = (op for op in graph.operators if op.type == "Subgraph" and op.name in graph.training)
     assert rules_of(graph)[loop.name].split == ()
     assert any(edge.consumer == loop.name for edge in graph.differentiable)
+
+
+def test_loop_of_unknown_turns_in_turns_of_another_one_has_its_functions_made_once(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, w = _input()
+    looked_at = []
+    turns_from = loops._turns_from
+    monkeypatch.setattr(loops, "_turns_from", lambda *args: looked_at.append(args[2].name) or turns_from(*args))
+
+    def turn(i: Any, z: Any) -> Any:
+        return i + 1, to.nn.softmax(
+            to.while_loop(lambda z: to.reduce_sum(z) < 9.0, lambda z: z + to.square(z @ w), [z])
+        )
+
+    imported = import_model(_recorded(to.while_loop(lambda i, z: i < 3, turn, [0, y])[1]))
+    kept = [op for op in imported.tf_graph.get_operations() if op.type == "StatelessWhile"]
+    assert len(kept) == 3 and len({op.get_attr("body").name for op in kept}) == 1
+    assert len(looked_at) == 2
 
 
 def test_loop_of_unknown_turns_that_assigns_is_refused(model: Any) -> None:

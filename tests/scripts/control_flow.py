@@ -323,7 +323,7 @@ def gradients_of_ones_own() -> None:
 @functools.cache
 def _registered() -> dict[str, str]:
     """Gradients in the place of TensorFlow's, by op type: of what ops read and of what they give."""
-    rules: dict[str, Callable[[Any, Any], Any]] = {
+    rules: dict[str, Callable[..., Any]] = {
         "Relu": lambda op, dy: tf.where(dy > 0.0, dy * tf.cast(op.outputs[0] > 0.0, dy.dtype), tf.zeros_like(dy)),
         "Tanh": lambda op, dy: 0.5 * dy * (1.0 - tf.square(op.outputs[0])) + 0.1 * op.inputs[0],
         "Softmax": lambda op, dy: (dy - tf.reduce_sum(dy * op.outputs[0], -1, keepdims=True)) * op.outputs[0] * 2.0,
@@ -718,6 +718,26 @@ def loops_that_stay_loops() -> None:
         _, y, rows = m.while_loop(lambda i, y, rows: tf.reduce_sum(tf.abs(y)) < 60.0, body, state)
         many = m.while_loop(lambda i, z: i < 300, lambda i, z: (i + 1, tf.sin(z + w[0])), [0, x])[1]
         return y + tf.reduce_mean(rows.stack(), 0) + many
+
+    check(build)
+
+
+@case
+def loops_that_stay_loops_in_turns_of_others() -> None:
+    """One function serves all turns, of which each has its own values, and its own gradient."""
+
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"], made["w"]
+
+        def grown(y: Any) -> Any:
+            halved = m.cond(tf.reduce_sum(y) > 0, lambda: y, lambda: -0.5 * y)
+            return m.while_loop(lambda z: tf.reduce_sum(z * z) < 40.0, lambda z: 1.5 * z + 0.1 * (z @ w), [halved])
+
+        def turn(i: Any, y: Any, many: Any) -> Any:
+            return i + 1, tf.tanh(grown(y + x[:, i])) @ w, many + tf.reduce_sum(grown(x[:, i]))
+
+        _, y, many = m.while_loop(lambda i, *_: i < 3, turn, [0, x[:, 0], 0.0])
+        return y + 0.01 * many
 
     check(build)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -70,13 +70,45 @@ def _draws(op: Any) -> bool:
 def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any) -> list[bool | None]:
     """For each turn that the loop may take, whether it is certain to: True, or None where that depends on data.
 
+    Worked out once for what the loop begins with: one within another may begin alike in all turns of that.
+
     Raises:
         CannotRewrite: if there is no end to it that is known.
     """
-    places = _deciding(condition, body)
+    begins = {place: scope.value(op.inputs[place]) for place in _deciding(condition, body)}
+    key = op, *(_known_of(rewriter, value) for value in begins.values())
+    if key not in rewriter.turns:
+        try:
+            rewriter.turns[key] = _turns_from(begins, rewriter, op, condition, body)
+        except CannotRewrite as reason:
+            rewriter.turns[key] = reason
+    found = rewriter.turns[key]
+    if isinstance(found, CannotRewrite):
+        raise CannotRewrite(str(found))
+    return list(found)
+
+
+def _known_of(rewriter: Rewriter, value: Value) -> tuple[Any, ...]:
+    """All that is known of a value before a run, for comparisons."""
+    if isinstance(value, TensorList):
+        return TensorList, value.dtype, str(value.shape), len(value)
+    if isinstance(value, VariableValue):
+        return VariableValue, *_known_of(rewriter, value.tensor)
+    known = rewriter.known.value(value)
+    if known is not None:
+        content = tuple(known.ravel().tolist()) if known.dtype.hasobject else known.tobytes()
+        return known.dtype.str, known.shape, content
+    return value.dtype, str(value.shape), value.name if value.dtype == tf.resource else ""
+
+
+def _turns_from(
+    begins: Mapping[int, Value], rewriter: Rewriter, op: Any, condition: Any, body: Any
+) -> list[bool | None]:
+    """The turns of a loop, from what of it decides on them and its values at the beginning, by place."""
+    places = [*begins]
     others = frozenset(range(len(body.outputs))) - frozenset(places)
     probe = rewriter.beside(tf.Graph(), probing=True)
-    state = {place: _probed(rewriter, probe, scope.value(op.inputs[place]), op) for place in places}
+    state = {place: _probed(rewriter, probe, value, op) for place, value in begins.items()}
     turns: list[bool | None] = []
     while True:
         top = Scope(op.graph)

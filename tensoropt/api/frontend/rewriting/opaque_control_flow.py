@@ -6,6 +6,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -41,44 +42,14 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     loop = "body" in op.node_def.attr
     lead = 0 if loop else 1  # branches do not get the condition
     arguments = [scope.value(x) for x in op.inputs]
-    places = {
-        attr: len(value.list.func) or 1
-        for attr, value in op.node_def.attr.items()
-        if value.HasField("func") or value.list.func
-    }
-    attrs = {key: value for key, value in op.node_def.attr.items() if key not in HINTS}
-    captured: dict[Any, Value] = {}  # what gradient functions in it read from outside, by the user's tensors
-    known = [_held(value)[1] for value in arguments[lead:]]
-
-    def function(attr: str, place: int) -> _Function:
-        # Ranks compare what they have made, so names count nothing that differs between processes.
-        called = f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}"
-        result = _Function(called, rewriter, op, scope, captured)
-        result.make(function_of(op, attr, place), arguments[lead:], fixed, reason)
-        return result
-
-    # What a loop carries may change its shape from turn to turn, unless a turn gives the shape that it is given.
-    fixed = {place for place, shape in enumerate(known) if not loop or shape.is_fully_defined()}
-    body = function("body", 0) if loop else None
-    while body is not None and (changed := {place for place in fixed if body.given_shape(place) != known[place]}):
-        fixed -= changed
-        body = function("body", 0)
-    functions = {
-        attr: [body] if body is not None and attr == "body" else [function(attr, place) for place in range(count)]
-        for attr, count in sorted(places.items())
-    }
-    arguments += captured.values()
-    branches = [each.graph for several in functions.values() for each in several]
-    for attr, several in functions.items():
-        # A loop's condition gives a truth, all other functions what the op gives.
-        names = [each.finished(gives_captured=loop and attr == "body") for each in several]
-        attrs[attr] = tf.compat.v1.AttrValue()
-        if op.node_def.attr[attr].HasField("func"):
-            attrs[attr].func.name = names[0]
-        else:
-            for name in names:
-                attrs[attr].list.func.add(name=name)
-    stateful = any(each.op_def.is_stateful for made in branches for each in made.get_operations())
+    # One in a loop that is written out takes the same in each turn.
+    key = op, *((type(value), *map(str, _held(value))) for value in arguments[lead:])
+    found = rewriter.kept.get(key) or _functions(rewriter, op, scope, arguments[lead:], reason)
+    if not found.captured and not found.is_stateful:
+        rewriter.kept[key] = found
+    arguments += found.captured
+    attrs = {name: value for name, value in op.node_def.attr.items() if name not in HINTS} | found.attrs
+    stateful = found.is_stateful
     waits = rewriter.before_read(op, scope, arguments)
     operands = [rewriter.content(value, op, scope, "value", waits) for value in arguments]
     dtypes = [x.dtype for x in operands] if loop else [x.dtype for x in op.outputs]
@@ -86,7 +57,7 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     if loop:
         attrs["output_shapes"] = tf.compat.v1.AttrValue()
         attrs["output_shapes"].list.shape.extend(
-            (x.shape if old is None or old.dtype == tf.resource or place in fixed else old.shape).as_proto()
+            (x.shape if old is None or old.dtype == tf.resource or place in found.fixed else old.shape).as_proto()
             for place, (x, old) in enumerate(itertools.zip_longest(operands, op.outputs))
         )
     kind = op.type.removeprefix(_STATELESS)
@@ -101,7 +72,7 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     for place, (new, old) in enumerate(zip(made.outputs, op.outputs, strict=False)):
         if new.dtype != tf.variant and new.shape.is_compatible_with(old.shape) and old.dtype != tf.resource:
             new.set_shape(old.shape)
-        given = [] if loop else [branch.outputs[place].shape for branch in branches]
+        given = [] if loop else [branch.outputs[place].shape for branch in found.graphs]
         if given and all(shape == given[0] for shape in given) and given[0].is_fully_defined():
             new.set_shape(given[0])
         if not stateful and new.dtype not in (tf.resource, tf.variant) and new.shape.is_fully_defined():
@@ -109,6 +80,79 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
             new = rewriter.build(tf.identity, new, of=op, scope=scope, name="given")
         values.append(arguments[place] if loop and old.dtype == tf.resource else new)
     return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of a branch or loop that stays one operator.
+
+    Attributes:
+        graphs: their ops.
+        attrs: the op's attributes that name them.
+        fixed: places of what has the same shape in each call.
+        captured: what gradient functions in them read from outside; they take it after the op's inputs.
+        is_stateful: whether they have ops with a state.
+    """
+
+    graphs: Sequence[Any]
+    attrs: dict[str, Any]
+    fixed: Collection[int]
+    captured: Sequence[Value]
+    is_stateful: bool
+
+
+def _functions(rewriter: Rewriter, op: Any, scope: Scope, arguments: Sequence[Value], reason: str) -> _Functions:
+    """Makes functions of values of those that a branch or loop names.
+
+    Args:
+        rewriter: of the graph in which they are called.
+        op: the branch or loop.
+        scope: of it.
+        arguments: what the functions take.
+        reason: why the op cannot become plain ops.
+
+    Raises:
+        GraphError: one cannot be a function of values.
+    """
+    loop = "body" in op.node_def.attr
+    named = {
+        attr: len(value.list.func) or 1
+        for attr, value in op.node_def.attr.items()
+        if value.HasField("func") or value.list.func
+    }
+    captured: dict[Any, Value] = {}  # by the user's tensors
+    known = [_held(value)[1] for value in arguments]
+
+    def function(attr: str, place: int) -> _Function:
+        # Ranks compare what they have made, so names count nothing that differs between processes.
+        called = f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}"
+        result = _Function(called, rewriter, op, scope, captured)
+        result.make(function_of(op, attr, place), arguments, fixed, reason)
+        return result
+
+    # What a loop carries may change its shape from turn to turn, unless a turn gives the shape that it is given.
+    fixed = {place for place, shape in enumerate(known) if not loop or shape.is_fully_defined()}
+    body = function("body", 0) if loop else None
+    while body is not None and (changed := {place for place in fixed if body.given_shape(place) != known[place]}):
+        fixed -= changed
+        body = function("body", 0)
+    functions = {
+        attr: [body] if body is not None and attr == "body" else [function(attr, place) for place in range(count)]
+        for attr, count in sorted(named.items())
+    }
+    attrs: dict[str, Any] = {}
+    for attr, several in functions.items():
+        # A loop's condition gives a truth, all other functions what the op gives.
+        names = [each.finished(gives_captured=loop and attr == "body") for each in several]
+        attrs[attr] = tf.compat.v1.AttrValue()
+        if op.node_def.attr[attr].HasField("func"):
+            attrs[attr].func.name = names[0]
+        else:
+            for name in names:
+                attrs[attr].list.func.add(name=name)
+    graphs = [each.graph for several in functions.values() for each in several]
+    is_stateful = any(each.op_def.is_stateful for made in graphs for each in made.get_operations())
+    return _Functions(graphs, attrs, fixed, [*captured.values()], is_stateful)
 
 
 class _Function:

@@ -166,6 +166,8 @@ class Rewriter:
         gates: tensors whose gradients count under a condition, by the names of tensor and condition, which they read.
         rows: the rows of tensors, by their names.
         drawn: by states of random ops, how many numbers a run has drawn: an int, or a tensor if only a run knows.
+        turns: what is known of loops' turns, as the loops' handler has found it for what they begin with.
+        kept: functions of branches and loops that stay one operator, by these and by what they take.
     """
 
     def __init__(self, graph: Any, rules: Rules, user: UserGraph, *, probing: bool = False) -> None:
@@ -180,6 +182,8 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self.drawn: dict[str, Any] = {}
+        self.turns: dict[Any, Any] = {}
+        self.kept: dict[Any, Any] = {}
         self._names: set[str] = set()
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
         self._counted = 0
@@ -189,7 +193,9 @@ class Rewriter:
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
         """A rewriter of the same rules for another new graph."""
-        return Rewriter(graph, self.rules, self.user, probing=probing or self.probing)
+        found = Rewriter(graph, self.rules, self.user, probing=probing or self.probing)
+        found.turns = self.turns
+        return found
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
         """Tells whether gradients may flow through an op; for a function's op, through the op that calls the function.

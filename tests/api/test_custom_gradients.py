@@ -149,7 +149,12 @@ def test_loop_of_unknown_turns_in_turns_of_another_one_has_its_functions_made_on
     y, w = _input()
     looked_at = []
     turns_from = loops._turns_from
-    monkeypatch.setattr(loops, "_turns_from", lambda *args: looked_at.append(args[2].name) or turns_from(*args))
+
+    def noted(*args: Any) -> Any:
+        looked_at.append(args)
+        return turns_from(*args)
+
+    monkeypatch.setattr(loops, "_turns_from", noted)
 
     def turn(i: Any, z: Any) -> Any:
         return i + 1, to.nn.softmax(

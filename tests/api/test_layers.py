@@ -408,6 +408,13 @@ class TestBatchNormalization:
             moving_mean_initializer=constant(0.5), moving_variance_initializer=constant(2.0), **arguments,
         )  # fmt: skip
 
+    @pytest.mark.parametrize("known", [True, False])
+    def test_what_depends_on_constants_is_known_but_no_default(self, model: Model, known: bool) -> None:
+        flag = tensoropt.constant(True) if known else tensoropt.placeholder_with_default(True, [])
+        self.build(_random(2, 4, 5, 3), training=tensoropt.logical_and(flag, True))
+        types = {op.type for op in model.graph.get_operations()}
+        assert ("FusedBatchNormV3" in types) == known and ("SelectV2" in types) != known
+
     @pytest.mark.parametrize("training", [True, False])
     @pytest.mark.parametrize("known", [True, False])
     @pytest.mark.parametrize(

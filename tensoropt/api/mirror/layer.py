@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.keras.legacy_tf_layers import base
 
 from tensoropt.api.mirror.model import current_model
@@ -89,11 +90,11 @@ def layer_function(layer: Callable[..., Any], twin: Callable[..., Any]) -> Calla
 
 
 def static_bool(flag: Any) -> bool | None:
-    """The flag's value, or None if only the run knows it."""
-    if isinstance(flag, tf.Tensor | tf.Variable):
-        value = tf.get_static_value(flag)
-        return None if value is None else bool(value)
-    return bool(flag)
+    """The flag's value, or None if only the run knows it; as in TensorFlow, what constants decide is known."""
+    if isinstance(flag, tf.Variable):
+        return None
+    value = smart_constant_value(flag) if isinstance(flag, tf.Tensor) else flag
+    return None if value is None else bool(value)
 
 
 def chosen(flag: Any, one: Any, other: Any) -> Any:

@@ -82,6 +82,19 @@ def test_gradient_function_that_fails_is_tensorflows_error_where_gradients_are_m
         _graph(broken(_input()[0]))
 
 
+@tf.RegisterGradient("TensoroptTestOfOutputs")
+def _of_outputs(op: Any, dy: Any) -> Any:
+    return dy * tf.cast(op.outputs[0] > 0.0, dy.dtype)
+
+
+def test_overridden_gradient_may_read_what_its_op_gives(model: Any) -> None:
+    x, _ = _input()
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Relu": "TensoroptTestOfOutputs"}):
+        y = tf.nn.relu(x, name="guided")
+    types = _types(_graph(y))
+    assert types["Relu"] == 1 and types["IdentityN"] == 1
+
+
 @tf.RegisterGradient("TensoroptTestOfWhatFollows")
 def _of_what_follows(op: Any, dy: Any) -> Any:
     return dy * tf.reduce_sum(op.graph.get_tensor_by_name("later:0"))

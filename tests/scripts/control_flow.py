@@ -334,7 +334,7 @@ def _registered() -> dict[str, str]:
     return {kind: f"TensoroptTest{kind}" for kind in rules}
 
 
-@core_case
+@case
 def overridden_gradients_read_what_their_ops_give() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w = made["x"][:, 0], made["w"]

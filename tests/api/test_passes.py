@@ -79,6 +79,7 @@ def test_choose_part(product: Any) -> None:
     assert [line.partition(" =")[0] for line in lines] == ["x", "w", "y/ReadVariableOp", "y"]
     everything = _after("choose_part")
     assert len(everything) > len(lines) and any(line.startswith("more = AddV2(y, more/y)") for line in everything)
+    assert _after("cut_pipelines", Request(only=frozenset(["y"]))) == everything
 
 
 def test_fill_shapes(product: Any) -> None:

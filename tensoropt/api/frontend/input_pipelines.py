@@ -17,7 +17,7 @@ from tensoropt.api.frontend.effects import PLACEHOLDER, is_pipeline, makes_handl
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.initializers import initializers
 from tensoropt.api.frontend.meta_graphs import exported, keep_said_shapes, without_hints
-from tensoropt.api.frontend.source import Source
+from tensoropt.api.frontend.source import Part, Source
 from tensoropt.api.mirror.model import GradientCall, Model
 
 __all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "without_pipelines"]
@@ -85,7 +85,7 @@ def cut_pipelines(source: Source) -> Source:
     made = without_pipelines(model)
     initial = frozenset(initializer.name for initializer in initializers(made.graph).values())
     origins = {**own, **model.origins, **read}
-    return replace(source, model=made, own=own.keys(), origins=origins, initial=initial)
+    return replace(source, model=made, own=own.keys(), origins=origins, initial=initial, part=Part.whole(made))
 
 
 def without_pipelines(model: Model) -> Model:

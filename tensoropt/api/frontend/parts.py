@@ -19,11 +19,8 @@ __all__ = ["choose_part", "needed_by_training", "part_of", "training_roots"]
 
 def choose_part(source: Source) -> Source:
     """Leaves out what those operations do not need that were asked for."""
-    model, only = source.model, source.request.only
-    if only is not None:
-        return replace(source, part=part_of(model, only))
-    names = frozenset(op.name for op in model.graph.get_operations())
-    return replace(source, part=Part(names, tuple(model.gradient_calls), tuple(model.merged_rows)))
+    only = source.request.only
+    return source if only is None else replace(source, part=part_of(source.model, only))
 
 
 def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> Part:

@@ -43,6 +43,12 @@ class Part:
     gradients: tuple[GradientCall, ...]
     merged: tuple[MergedRows, ...]
 
+    @classmethod
+    def whole(cls, model: Model) -> Part:
+        """All operations of a model."""
+        names = frozenset(op.name for op in model.graph.get_operations())
+        return cls(names, tuple(model.gradient_calls), tuple(model.merged_rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -54,7 +60,7 @@ class Source:
         own: names of the operations that the script may fetch.
         origins: the script's operation behind each one that was made of it, by name.
         initial: names of the operations that give variables their initial values.
-        part: what of the model is imported; nothing before it is chosen.
+        part: what of the model is imported; the first pass has all of it.
         shapes: of the placeholders that leave sizes open, by name.
         graph: TensorFlow's graph of static shapes, without what computes gradients; None before there is one.
         refused: why an operation that was asked for has no operator, by name.

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, decoded
-from tensoropt.api.frontend.parts import choose_part
 from tensoropt.api.frontend.source import Source
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
@@ -31,11 +30,10 @@ def text_of(source: Source) -> str:
         return _lines(_operator(op, source) for op in source.operators)
     graph = source.graph if source.graph is not None else source.model.graph
     known = [f"{name}: {list(shape)}" for name, shape in source.shapes.items()] if source.graph is None else []
-    part = source.part if source.part.operations else choose_part(source).part
-    operations = (op for op in graph.get_operations() if source.graph is not None or op.name in part.operations)
+    operations = (op for op in graph.get_operations() if source.graph is not None or op.name in source.part.operations)
     calls = [
         f"gradient {output.name} of {', '.join(call.losses)} by {output.source} = {output.values}"
-        for call in part.gradients
+        for call in source.part.gradients
         for output in call.outputs
     ]
     return _lines([*map(_operation, operations), *calls, *known])

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tensoropt.errors import GraphError
 
-__all__ = ["free_name", "needs", "order", "post_order", "reached"]
+__all__ = ["needs", "order", "post_order", "reached"]
 
 _Node = TypeVar("_Node", bound=Hashable)
 
@@ -86,13 +86,3 @@ def _waits_for_itself(op: Any) -> NoReturn:
         f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
         "tensoropt.while_loop, or leave out disable_control_flow_v2."
     )
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """A name that is not taken, made of ``name``, and taken from now on."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    taken.add(free)
-    return free

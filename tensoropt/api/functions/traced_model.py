@@ -17,7 +17,8 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.functions import add_functions, is_implementation
-from tensoropt.api.frontend.walks import free_name, order
+from tensoropt.api.frontend.rewriting.rewriter import free_name
+from tensoropt.api.frontend.walks import order
 from tensoropt.api.functions.lazy_variables import made_later
 from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.functions.variable_holders import handle_of, noting_handles

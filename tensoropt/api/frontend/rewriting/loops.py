@@ -13,7 +13,7 @@ from tensoropt.api.frontend.rewriting.custom_gradients import gated
 from tensoropt.api.frontend.rewriting.inlining import check, choose
 from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, roots_of
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue, held
 from tensoropt.api.frontend.walks import order
 from tensoropt.api.mirror.recurrent import STEPS
 from tensoropt.graph.registry import declaration, has_rule
@@ -77,15 +77,16 @@ def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any)
     """
     begins = {place: scope.value(op.inputs[place]) for place in _deciding(condition, body)}
     key = op, *(_known_of(rewriter, value) for value in begins.values())
-    if key not in rewriter.turns:
+    known = rewriter.user.turns
+    if key not in known:
         try:
-            rewriter.turns[key] = _turns_from(begins, rewriter, op, condition, body)
+            known[key] = _turns_from(begins, rewriter, op, condition, body)
         except CannotRewrite as reason:
-            rewriter.turns[key] = reason
-    found = rewriter.turns[key]
-    if isinstance(found, CannotRewrite):
-        raise CannotRewrite(str(found))
-    return list(found)
+            known[key] = str(reason)
+    found = known[key]
+    if isinstance(found, str):
+        raise CannotRewrite(found)
+    return found
 
 
 def _known_of(rewriter: Rewriter, value: Value) -> tuple[Any, ...]:
@@ -98,7 +99,7 @@ def _known_of(rewriter: Rewriter, value: Value) -> tuple[Any, ...]:
     if known is not None:
         content = tuple(known.ravel().tolist()) if known.dtype.hasobject else known.tobytes()
         return known.dtype.str, known.shape, content
-    return value.dtype, str(value.shape), value.name if value.dtype == tf.resource else ""
+    return value.dtype, *map(str, held(value))
 
 
 def _turns_from(
@@ -151,14 +152,12 @@ def _probed(rewriter: Rewriter, probe: Rewriter, value: Value, op: Any) -> Value
     known = rewriter.known.value(value)
     if known is not None:
         return probe.constant(known, op)
+    dtype, shape = held(value)
+    if dtype == tf.resource:
+        raise CannotRewrite("how many turns it takes depends on data")
     with probe.graph.as_default():
-        if value.dtype == tf.resource:
-            dtype = tf.as_dtype(value.op.get_attr("dtype")) if "dtype" in value.op.node_def.attr else None
-            if dtype is None:
-                raise CannotRewrite("how many turns it takes depends on data")
-            shape = tf.TensorShape(value.op.get_attr("shape"))
-            return VariableValue(tf.compat.v1.placeholder(dtype, shape))
-        return tf.compat.v1.placeholder(value.dtype, value.shape)
+        stand = tf.compat.v1.placeholder(dtype, shape)
+    return VariableValue(stand) if value.dtype == tf.resource else stand
 
 
 def _unrolled(

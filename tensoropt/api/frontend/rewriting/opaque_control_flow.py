@@ -16,7 +16,7 @@ from tensorflow.python.ops import control_flow_util_v2
 from tensoropt.api.frontend.attributes import HINTS, types_of
 from tensoropt.api.frontend.functions import function_of, name_functions_by_content
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Rewriter, Scope
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.frontend.rewriting.values import Value, VariableValue, held
 from tensoropt.errors import GraphError
 
 __all__ = ["kept"]
@@ -42,8 +42,9 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     loop = "body" in op.node_def.attr
     lead = 0 if loop else 1  # branches do not get the condition
     arguments = [scope.value(x) for x in op.inputs]
-    # One in a loop that is written out takes the same in each turn.
-    key = op, *((type(value), *map(str, _held(value))) for value in arguments[lead:])
+    # One in a loop that is written out takes the same in each turn. What is read from outside differs by turn, and an
+    # op with a state has one for each of the functions.
+    key = op, *((type(value), *map(str, held(value))) for value in arguments[lead:])
     found = rewriter.kept.get(key) or _functions(rewriter, op, scope, arguments[lead:], reason)
     if not found.captured and not found.is_stateful:
         rewriter.kept[key] = found
@@ -121,7 +122,7 @@ def _functions(rewriter: Rewriter, op: Any, scope: Scope, arguments: Sequence[Va
         if value.HasField("func") or value.list.func
     }
     captured: dict[Any, Value] = {}  # by the user's tensors
-    known = [_held(value)[1] for value in arguments]
+    known = [held(value)[1] for value in arguments]
 
     def function(attr: str, place: int) -> _Function:
         # Ranks compare what they have made, so names count nothing that differs between processes.
@@ -199,7 +200,7 @@ class _Function:
         given: dict[int, Value] = {}
         with self.graph.as_default():
             for place, (value, x) in enumerate(zip(arguments, function.inputs, strict=True)):
-                dtype, shape = _held(value)
+                dtype, shape = held(value)
                 is_variable = x.dtype == tf.resource
                 has_shape = is_variable or (place in fixed and shape.is_compatible_with(x.shape))
                 stand = tf.compat.v1.placeholder(dtype, shape if has_shape else x.shape)
@@ -239,7 +240,7 @@ class _Function:
         """The input for what is captured."""
         if key not in self._outside:
             with self.graph.as_default(), tf.control_dependencies(None):
-                self._outside[key] = tf.compat.v1.placeholder(*_held(self._captured[key]))
+                self._outside[key] = tf.compat.v1.placeholder(*held(self._captured[key]))
         is_variable = key.deref().dtype == tf.resource
         return VariableValue(self._outside[key]) if is_variable else self._outside[key]
 
@@ -260,18 +261,6 @@ class _Function:
         content = definition.SerializeToString(deterministic=True)
         made.name += f"_{zlib.crc32(content + repr([x.name for x in made.outputs]).encode()):08x}"
         return str(control_flow_util_v2.create_new_tf_function(made))
-
-
-def _held(value: Value) -> tuple[Any, Any]:
-    if isinstance(value, TensorList):
-        return tf.variant, tf.TensorShape([])
-    if isinstance(value, VariableValue):
-        return value.tensor.dtype, value.tensor.shape
-    if value.dtype == tf.resource:
-        if "dtype" not in value.op.node_def.attr:
-            return value.dtype, value.shape
-        return tf.as_dtype(value.op.get_attr("dtype")), tf.TensorShape(value.op.get_attr("shape"))
-    return value.dtype, value.shape
 
 
 def _given_back(rewriter: Rewriter, op: Any, value: Value) -> Any:

@@ -32,7 +32,7 @@ from tensoropt.api.frontend.functions import add_functions, function_attrs, func
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import free_name, needs, order
+from tensoropt.api.frontend.walks import needs, order
 from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import declaration, has_rule, traits
 
@@ -44,6 +44,7 @@ __all__ = [
     "Rewriter",
     "Rules",
     "Scope",
+    "free_name",
     "roots_of",
 ]
 
@@ -166,7 +167,6 @@ class Rewriter:
         gates: tensors whose gradients count under a condition, by the names of tensor and condition, which they read.
         rows: the rows of tensors, by their names.
         drawn: by states of random ops, how many numbers a run has drawn: an int, or a tensor if only a run knows.
-        turns: what is known of loops' turns, as the loops' handler has found it for what they begin with.
         kept: functions of branches and loops that stay one operator, by these and by what they take.
     """
 
@@ -182,7 +182,6 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self.drawn: dict[str, Any] = {}
-        self.turns: dict[Any, Any] = {}
         self.kept: dict[Any, Any] = {}
         self._names: set[str] = set()
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
@@ -193,9 +192,7 @@ class Rewriter:
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
         """A rewriter of the same rules for another new graph."""
-        found = Rewriter(graph, self.rules, self.user, probing=probing or self.probing)
-        found.turns = self.turns
-        return found
+        return Rewriter(graph, self.rules, self.user, probing=probing or self.probing)
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
         """Tells whether gradients may flow through an op; for a function's op, through the op that calls the function.
@@ -494,7 +491,7 @@ class Rewriter:
         begun, drawn = len(self.effects), dict(self.drawn)
         try:
             yield
-        except Exception:
+        except Exception:  # whatever it is: it goes on
             del self.effects[begun:]
             self.drawn = drawn
             raise
@@ -691,6 +688,16 @@ class Rewriter:
             return self.build(late, value, of=op, scope=scope, name="after")
 
         return [wait(value) for value in values]
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """A name that is not taken, made of ``name``, and taken from now on."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free
 
 
 def roots_of(function: Any, unread: Container[int] = (), *, effects: bool = True) -> list[Any]:

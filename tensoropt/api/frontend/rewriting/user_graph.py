@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensoropt.api.frontend.stand_ins import Given
@@ -27,6 +27,7 @@ class UserGraph:
         merged: names of tensors that operations pass on, by the operations' names.
         origins: the operations that ``graph`` has copies of, by the copies' names.
         copies: by :func:`~tensoropt.api.mirror.model.tensor_key`, names of the copies of tensors.
+        turns: of loops, with what is known of what they begin with, the turns; or why they have no end that is known.
     """
 
     graph: Any
@@ -37,6 +38,7 @@ class UserGraph:
     merged: Mapping[str, str]
     origins: Mapping[str, Any]
     copies: Mapping[Any, str]
+    turns: dict[Any, list[bool | None] | str] = field(default_factory=dict, init=False, compare=False)
 
     @functools.cached_property
     def given_rows(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from tensorflow.python.framework import tensor_util
 from tensoropt.api.frontend.static_values import keep_static, may_vary, static_value
 from tensoropt.graph.registry import traits
 
-__all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "or_zeros", "select"]
+__all__ = ["KnownValues", "TensorList", "Value", "VariableValue", "held", "or_zeros", "select"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,19 @@ class VariableValue:
 
 
 Value = tf.Tensor | TensorList | VariableValue
+
+
+def held(value: Any) -> tuple[Any, Any]:
+    """The dtype and the shape of what a `Value` holds, a variable's content too; of a list those of a tensor for it."""
+    if isinstance(value, TensorList):
+        return tf.variant, tf.TensorShape([])
+    if isinstance(value, VariableValue):
+        return value.tensor.dtype, value.tensor.shape
+    if value.dtype == tf.resource:
+        if "dtype" not in value.op.node_def.attr:
+            return value.dtype, value.shape
+        return tf.as_dtype(value.op.get_attr("dtype")), tf.TensorShape(value.op.get_attr("shape"))
+    return value.dtype, value.shape
 
 
 def select(condition: Any, one: Any, other: Any) -> Any:

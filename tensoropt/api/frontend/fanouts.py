@@ -32,7 +32,7 @@ def store_whole(source: Source) -> Source:
 def fan_out(source: Source) -> Source:
     """Gives each tensor that several operators of training read one fan-out, and each reader of a constant its own.
 
-    Operators outside of training read what training reads, so that they do not change its graph.
+    A constant that losses are differentiated by has one fan-out, too: its gradient is that of all readers. Operators outside of training read what training reads, so that they do not change its graph.
     """
     operators = source.operators
     readers: dict[TensorId, list[tuple[str, int]]] = {}
@@ -44,6 +44,7 @@ def fan_out(source: Source) -> Source:
     result: list[Operator] = []
     training = set(source.training)
     by_name = {op.name: op for op in operators}
+    sources = {tensor for op in operators if traits(op).is_gradient for tensor in op.inputs}
     pinned = {(op.name, place) for op in operators for place in op.handles}
     for op in operators:
         inputs = tuple(renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs))
@@ -54,7 +55,7 @@ def fan_out(source: Source) -> Source:
             if len(users) < 2:
                 continue
             # They cost nothing to make, and a shared one would tie its consumers together.
-            if traits(op).is_constant:
+            if traits(op).is_constant and tensor not in sources:
                 copied = [user for user in users[1:] if spec.shape or not traits(by_name[user[0]]).on_variable]
                 for number, user in enumerate(copied, start=1):
                     copy = f"{op.name}/copy{number}"

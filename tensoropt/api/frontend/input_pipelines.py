@@ -43,14 +43,7 @@ class Pipelines:
     def redirected(self, calls: Iterable[GradientCall]) -> tuple[GradientCall, ...]:
         """Differentiations whose tensors are the placeholders where they are those of pipelines."""
         tensors = {name: f"{place}:0" for name, place in self.places.items()}
-        return tuple(
-            replace(
-                call,
-                outputs=tuple(replace(one, source=tensors.get(one.source, one.source)) for one in call.outputs),
-                stopped=tuple(tensors.get(name, name) for name in call.stopped),
-            )
-            for call in calls
-        )
+        return tuple(call.renamed(tensors) for call in calls)
 
 
 def pipelines_of(graph: Any) -> Pipelines:

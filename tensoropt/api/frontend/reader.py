@@ -413,7 +413,9 @@ class Reader:
         if traits(tf_op).gives_shape and tf_op.inputs[0].dtype == tf.string:
             return _constant(tf_op, source), []  # nobody needs the texts for it
         dilated = dilated_convolution(tf_op)
-        if dilated is not None:
+        if dilated is not None and self._differentiated.crossed.isdisjoint(
+            tensor.name for op in dilated.between for tensor in op.outputs
+        ):
             return self._dilated(tf_op, dilated, origin)
         fixed = static_operands(tf_op)
         static: dict[int, Any] = {}

@@ -61,6 +61,7 @@ def to_static_shapes(source: Source) -> Source:
             meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
     made_of = {name: user.origin(op) for name, op in rewriter.origins.items()}
     left = _without(part, refused) if refused else part
+    left = replace(left, gradients=tuple(call.renamed(rewriter.crossed) for call in left.gradients))
     return replace(source, graph=target, origins={**source.origins, **made_of}, part=left, refused=refused)
 
 

@@ -143,6 +143,11 @@ class Differentiated:
         """The names of the tensors that count as constants for some gradients."""
         return frozenset(name for call in self.calls for name in call.stopped)
 
+    @property
+    def crossed(self) -> frozenset[str]:
+        """The names of the tensors at which gradients are taken, or stop; they have operators of their own."""
+        return self.sources | self.stopped
+
     def is_constant(self, tensor: Any) -> bool:
         """Tells whether a tensor counts as constant wherever gradients would flow through it.
 

@@ -96,7 +96,7 @@ def gradients_at_once(
         with tf.name_scope(name) as scope:
             weights = tf.nest.flatten(grad_ys) if grad_ys is not None else []
             losses, stopped = loss_scalars(tf.nest.flatten(ys), weights, model)
-            stopped += [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
+            stopped += [x for tensor in tf.nest.flatten(stop_gradients or []) for x in _stopped_with(tensor)]
             belongs = [source.handle.op.name if hasattr(source, "handle") else source.name for source in sources]
             found, call = differentiate(losses, sources, belongs, stopped, scope, name, aggregation_method)
         if call is not None and not getattr(_thread, "in_map", False):
@@ -106,6 +106,13 @@ def gradients_at_once(
                 tf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(sources, found, strict=True)
             ]
         return found
+
+
+def _stopped_with(tensor: Any) -> list[Any]:
+    """The tensors that count as constants with one: TensorFlow stops at operations, but not at calls of functions."""
+    op = tf.convert_to_tensor(tensor).op
+    is_called = op.type in ("PartitionedCall", "StatefulPartitionedCall") or op.graph._is_function(op.type)
+    return [] if is_called else [x for x in op.outputs if x.dtype not in (tf.resource, tf.variant)]
 
 
 def vectorized_map(fn: Callable[..., Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:

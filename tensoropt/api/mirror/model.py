@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tensoropt.api.mirror.augmented_assignment import give_variables_operators
@@ -75,6 +75,15 @@ class GradientCall:
     outputs: tuple[GradientOutput, ...]
     stopped: tuple[str, ...]
     inside: frozenset[str]
+
+    def renamed(self, names: Mapping[str, str]) -> GradientCall:
+        """The differentiation in a graph in which some tensors have other names."""
+        return replace(
+            self,
+            losses=tuple(names.get(name, name) for name in self.losses),
+            outputs=tuple(replace(one, source=names.get(one.source, one.source)) for one in self.outputs),
+            stopped=tuple(names.get(name, name) for name in self.stopped),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ class Rewriter:
         rows: the rows of tensors, by their names.
         drawn: by states of random ops, how many numbers a run has drawn: an int, or a tensor if only a run knows.
         kept: functions of branches and loops that stay one operator, by these and by what they take.
+        crossed: the names of the tensors that stand for `UserGraph.crossed` where these have other names here.
     """
 
     def __init__(self, graph: Any, rules: Rules, user: UserGraph, *, probing: bool = False) -> None:
@@ -183,6 +184,7 @@ class Rewriter:
         self.rows: dict[str, tuple[Any, ...]] = {}
         self.drawn: dict[str, Any] = {}
         self.kept: dict[Any, Any] = {}
+        self.crossed: dict[str, str] = {}
         self._names: set[str] = set()
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
         self._counted = 0
@@ -466,7 +468,20 @@ class Rewriter:
                 raise
             # Of a turn past the end, or a branch that no run of these sizes takes.
             raise CannotRewrite(f"{op.type} '{op.name}' cannot be: {error}") from error
+        if scope.outer is None and op.name not in self.origins:
+            values = [self._crossed(x, value, op, scope) for x, value in zip(op.outputs, values, strict=True)]
         self._done(op, scope, values, self._after_handler(op, scope, values, self.effects[begun:]))
+
+    def _crossed(self, tensor: Any, value: Value, op: Any, scope: Scope) -> Value:
+        """The value of a tensor of the user's graph, which that of a tensor to differentiate by has for itself.
+
+        A handler may give what others read, too, or what it has kept as another tensor.
+        """
+        if tensor.name not in self.user.crossed or not isinstance(value, tf.Tensor):
+            return value
+        made = self.build(tf.identity, value, of=op, scope=scope, name="crossed")
+        self.crossed[tensor.name] = made.name
+        return made
 
     def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:
         """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""

@@ -63,6 +63,12 @@ class UserGraph:
         return frozenset(reached(losses, lambda op: (x.op for x in op.inputs)))
 
     @functools.cached_property
+    def crossed(self) -> frozenset[str]:
+        """The names of the tensors by which losses are differentiated, or at which gradients stop."""
+        by = (one.source for call in self.calls for one in call.outputs)
+        return frozenset((*by, *(name for call in self.calls for name in call.stopped)))
+
+    @functools.cached_property
     def is_differentiated_twice(self) -> bool:
         """Tells whether a gradient is differentiated again."""
         return any(op.name in self.inside for op in self.differentiated)

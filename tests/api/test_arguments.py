@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -120,6 +121,8 @@ def test_a_model_that_computes_nothing_is_refused() -> None:
 
 
 def test_a_model_that_nothing_minimizes_is_planned_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    import tensorflow as tf
+
     import tensoropt
 
     x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
@@ -129,7 +132,13 @@ def test_a_model_that_nothing_minimizes_is_planned_with_a_warning(caplog: pytest
         assert caplog.text.count("without gradients. Call optimizer.minimize(loss) first to plan training") == 1
         assert not plan.edge(Edge(TensorId("w", 0), "product", 1)).backward
         caplog.clear()
-        tensoropt.train.GradientDescentOptimizer(0.1).minimize(tensoropt.reduce_mean(product))
+        loss = tensoropt.reduce_mean(product)
+        tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        tensoropt.find_strategy(topology="p100")
+        said = r"plan training\. \w+ '(step/)?gradients/.*' \(test_arguments.py:\d+\) is of gradients that Tens"
+        assert re.search(said, caplog.text) and "derive optimizers from tensoropt.train.Optimizer" in caplog.text
+        caplog.clear()
+        tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
         tensoropt.find_strategy(topology="p100")
         assert not caplog.text
 

@@ -483,6 +483,43 @@ def test_fan_out_and_mark_differentiable(product: Any) -> None:
     assert [line.replace("~", "") for line in marked] == lines
 
 
+def test_gradients_by_a_constant_are_those_of_all_readers(model: Model) -> None:
+    constant = to.constant(np.ones([2], np.float32), name="constant")
+    loss = to.reduce_sum(constant * to.get_variable("w", [2]) + constant, name="loss")
+    lines = _training(_after("fan_out"))
+    assert "add = AddV2(mul, constant/copy1) -> float32[2]" in lines
+    to.gradients(loss, [constant])
+    lines = _training(_after("fan_out"))
+    assert "add = AddV2(mul, constant/fanout0) -> float32[2]" in lines and not any("/copy" in line for line in lines)
+
+
+def test_what_gradients_are_taken_by_is_read_by_its_own_name(model: Model) -> None:
+    """Where handlers give other tensors: a function what it takes, a list its rows; and where gradients stop."""
+    x = to.placeholder(to.float32, [3, 2], name="x")
+    y = to.multiply(x, to.get_variable("w", [2]), name="y")
+    given, other = tf.function(lambda a: (a, 2.0 * a))(y)
+    mapped = to.map_fn(lambda row: row, y)
+    loss = to.reduce_sum(given * other * mapped * y)
+    to.gradients(loss, [given, mapped])
+    to.gradients(loss, [x], stop_gradients=[mapped])
+    lines = _after("to_static_shapes")
+    names = [f"{tensor.op.name}/crossed/Identity" for tensor in (given, mapped)]
+    assert f"mul = Mul({names[0]}, PartitionedCall/Identity_1) -> float32[3, 2]" in lines
+    assert f"mul_1 = Mul(mul, {names[1]}) -> float32[3, 2]" in lines
+    assert sum(f"by {name}:0" in line for name in names for line in lines) == 2
+    (call,) = [call for call in _source("to_static_shapes").part.gradients if call.stopped]
+    assert call.stopped == (f"{names[1]}:0",)
+
+
+def test_gradients_stop_at_operations_as_in_tensorflow(model: Model) -> None:
+    """At all outputs of one, but not at a call of a function."""
+    x = to.placeholder(to.float32, [4, 2], name="x")
+    one, other = to.split(x, 2, name="split")
+    called = tf.function(lambda a: 2.0 * a)(x)
+    to.gradients(to.reduce_sum(one * other * called[:2]), [x], stop_gradients=[one, called])
+    assert [call.stopped for call in model.gradient_calls] == [("split:0", "split:1")]
+
+
 def test_passes_are_dumped_where_somebody_asks(product: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path))
     graph = import_model(current_model(), 8).graph

@@ -672,7 +672,7 @@ def random_numbers_and_lists_of_a_loop_that_stays_one() -> None:
     check(build, "n")
 
 
-@core_case
+@case
 def dropout_in_recurrent_layers() -> None:
     class Dropped(Cell):
         def __call__(self, x: Any, state: Any, scope: Any = None) -> Any:
@@ -691,11 +691,36 @@ def dropout_in_recurrent_layers() -> None:
     check(build, "n")
 
 
+@core_case
+def gradients_by_what_functions_lists_and_constants_give() -> None:
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        x, w = made["x"], made["w"]
+        weights = tf.constant(np.linspace(-1.0, 1.0, _WIDTH), tf.float32)
+        hidden = tf.tanh(tf.matmul(x[:, 0], w)) + weights
+        kept, doubled = tf.function(lambda a: (a, 2.0 * a * weights))(hidden)
+        mapped = tf.map_fn(lambda row: row, hidden)
+        rows = tf.TensorArray(tf.float32, 2).write(0, hidden).write(1, mapped)
+        read, (half, _) = rows.read(0), tf.split(hidden * w[0], 2, 1)
+        first = tf.reduce_mean(kept * doubled + mapped * read)
+        loss = first + tf.reduce_mean(tf.sin(hidden)) + tf.reduce_mean(half) + tf.reduce_mean(tf.square(weights))
+        by = {"kept": kept, "doubled": doubled, "mapped": mapped, "read": read, "weights": weights, "hidden": hidden}
+        made |= {name: m.gradients(loss, [tensor])[0] for name, tensor in by.items()}
+        made |= {f"no {name}": m.gradients(loss, [w], stop_gradients=[by[name]])[0] for name in ("mapped", "read")}
+        made |= {"no half": m.gradients(loss, [w], stop_gradients=[half])[0], "loss": loss}
+        return {**made, "train": m.train.GradientDescentOptimizer(0.5).minimize(loss)}
+
+    by = ("kept", "doubled", "mapped", "read", "weights", "hidden", "no mapped", "no read", "no half")
+    compare(make, ["loss", "w", *by], "train", only("x"), options=_OPTIONS, steps=1)
+
+
 @case
 def devices_of_the_script_that_are_not_there() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w, n = made["x"][:, 0], made["w"], tf.cast(made["n"], tf.int32)
         with contextlib.nullcontext() if m is tf.compat.v1 else m.device("/job:worker/gpu:3"):
+            begins = m.cond(tf.constant(True), lambda: tf.ones([_WIDTH]), lambda: tf.zeros([_WIDTH]))
+            x += m.get_variable("begins", initializer=begins)
             rows = tf.boolean_mask(x, n > 2)  # a shape that only a run knows
             last = m.while_loop(lambda y: tf.reduce_sum(y * y) < 9.0, lambda y: 1.5 * y + 0.1, [x])
             with m.control_dependencies([m.debugging.assert_greater(n, -1)]):

@@ -32,7 +32,8 @@ def store_whole(source: Source) -> Source:
 def fan_out(source: Source) -> Source:
     """Gives each tensor that several operators of training read one fan-out, and each reader of a constant its own.
 
-    A constant that losses are differentiated by has one fan-out, too: its gradient is that of all readers. Operators outside of training read what training reads, so that they do not change its graph.
+    A constant that losses are differentiated by has one fan-out, too: its gradient is that of all readers. Operators
+    outside of training read what training reads, so that they do not change its graph.
     """
     operators = source.operators
     readers: dict[TensorId, list[tuple[str, int]]] = {}

@@ -10,7 +10,14 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.graph.registry import traits
 
-__all__ = ["exported", "keep_said_shapes", "without_hints"]
+__all__ = ["clear_devices", "exported", "keep_said_shapes", "without_hints"]
+
+
+def clear_devices(definition: Any) -> None:
+    """Removes the devices that the script names from a ``GraphDef`` and its functions: they may not be here."""
+    for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
+        for node in nodes:
+            node.device = ""
 
 
 def exported(graph: Any, copy: Any = None) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import gradients_util
 
 from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
@@ -111,8 +112,8 @@ def gradients_at_once(
 def _stopped_with(tensor: Any) -> list[Any]:
     """The tensors that count as constants with one: TensorFlow stops at operations, but not at calls of functions."""
     op = tf.convert_to_tensor(tensor).op
-    is_called = op.type in ("PartitionedCall", "StatefulPartitionedCall") or op.graph._is_function(op.type)
-    return [] if is_called else [x for x in op.outputs if x.dtype not in (tf.resource, tf.variant)]
+    is_call = gradients_util._IsPartitionedCall(op) or op.graph._is_function(op.type)
+    return [] if is_call else [x for x in op.outputs if x.dtype not in (tf.resource, tf.variant)]
 
 
 def vectorized_map(fn: Callable[..., Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch, groups_read_together
 from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import is_launched
 from tensoropt.measure.hardware import collect
@@ -162,8 +164,9 @@ class Job:
             if self.world.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
                 _log.warning(
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
-                    "fetched, without gradients. %s to plan training",
+                    "fetched, without gradients. %s to plan training%s",
                     model.terms.train,
+                    _gradients_of_tensorflow(imported.graph.operators),
                 )
             if self.world.rank == 0:
                 for what in of_other_numbers(imported.graph):
@@ -390,7 +393,8 @@ class Job:
         if made_since and self.variants is not None:
             self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
-        with self.world.step("giving variables their initial values"):
+        what = "giving variables their initial values"
+        with self.world.step(what), stage(what, if_long=True):
             every = executor.state.names
             given: Callable[[str], Any]
             if model.outside is not None:  # eager code has the values, and the graph no initializers
@@ -592,6 +596,18 @@ def planned_as(caller: str, plan: Any) -> tuple[Job, Model] | None:
             if imported.graph.fingerprint() == plan.fingerprint and _is_here(model):
                 return job, model
     return None
+
+
+def _gradients_of_tensorflow(operators: Iterable[Operator]) -> str:
+    """A sentence on gradients that TensorFlow's own functions made; empty if there are none."""
+    made = (op for op in operators if any(re.fullmatch(r"gradients(_\d+)?", part) for part in op.name.split("/")[:-1]))
+    first = next(made, None)
+    if first is None:
+        return ""
+    return (
+        f". {first} is of gradients that TensorFlow's own functions made, which every device computes whole: derive "
+        "optimizers from tensoropt.train.Optimizer, and call tensoropt.gradients"
+    )
 
 
 def _is_here(model: Model) -> bool:

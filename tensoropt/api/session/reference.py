@@ -15,7 +15,7 @@ from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
 from tensoropt.api.frontend.functions import called_graphs
 from tensoropt.api.frontend.initializers import initializers, variables_of
 from tensoropt.api.frontend.input_pipelines import pipelines_of
-from tensoropt.api.frontend.meta_graphs import exported
+from tensoropt.api.frontend.meta_graphs import clear_devices, exported
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
@@ -36,8 +36,8 @@ def _copy(graph: Any, seeds: Seeds, calls: Sequence[GradientCall] = ()) -> Any:
     inside = frozenset().union(*(call.inside for call in calls))
     # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
     waits = {name: (name, *call.losses) for call in calls for name in _gradient_tensors(call.outputs)}
+    clear_devices(meta.graph_def)
     for node in meta.graph_def.node:
-        node.device = ""  # one that the script names may not be here
         for position, name in enumerate(node.input):
             tensor = name if ":" in name or name.startswith("^") else f"{name}:0"
             if node.name not in inside and tensor in waits:
@@ -65,8 +65,8 @@ def _part(graph: Any, seeds: Seeds, tensors: Iterable[Any]) -> Any:
     part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
     part.node.extend(node for node in whole.node if node.name in names)
     meta = with_seeds_in_meta_graph(tf.compat.v1.MetaGraphDef(graph_def=part), seeds)
+    clear_devices(meta.graph_def)
     for node in meta.graph_def.node:
-        node.device = ""
         node.attr.pop("_class", None)  # it names operations that may not be here
     copy = tf.Graph()
     with copy.as_default():

@@ -188,7 +188,7 @@ class _Run:
         given = None if model.outside is None else _given_values(job, model.outside.value, self._executor)
         with job.world.step("verify: initial values"):
             if given is None:
-                initial = InitialValues(imported.tf_graph, self.seeds)
+                initial = InitialValues(model.graph, self.seeds)
                 self._executor.state.set_variables(initial)
                 initial.close()
             self._reference = Reference(model, self.seeds, given) if job.world.rank == 0 else None

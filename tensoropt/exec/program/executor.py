@@ -36,7 +36,7 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan
-from tensoropt.stages import announce, working
+from tensoropt.stages import announce, stage
 from tensoropt.terms import FEEDS, Terms
 
 __all__ = ["Executor"]
@@ -165,7 +165,7 @@ class Executor:
         try:
             program = self._programs.get(key)
             if program is None:
-                with working(f"building {label}"):
+                with stage(f"building {label}", if_long=True):
                     program = self._programs[key] = self._build(*key)
             self.state.fetched = {}
             with current_watch().stepping(label):

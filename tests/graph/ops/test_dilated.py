@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tensoropt
+from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.frontend.reader import import_operators
+from tensoropt.api.mirror.model import current_model
 from tensoropt.graph.sample import Sample, floats
 from tests.effort import EVERY_CASE
 from tests.op_harness import SampleGraph, check_graph
@@ -47,6 +50,19 @@ def _lines(x: Any, w: Any) -> Any:
     moved = tf.space_to_batch(x, [2], [[1, 2]])
     made = tf.nn.conv2d(tf.expand_dims(moved, 1), w, 1, "VALID")
     return tf.batch_to_space(tf.squeeze(made, 1), [2], [[0, 1]])
+
+
+@pytest.mark.parametrize("place", ["moved", "made"])
+@pytest.mark.parametrize("stops", [False, True])
+def test_gradients_are_taken_by_what_lies_between(place: str, stops: bool) -> None:
+    x = tensoropt.placeholder(tf.float32, [1, 4, 4, 1])
+    w = tensoropt.get_variable("w", [2, 2, 1, 1])
+    between = {"moved": tf.space_to_batch(x * w[0, 0], [2, 2], [[0, 0], [0, 0]])}
+    between["made"] = tf.nn.conv2d(between["moved"], w, 1, "VALID")
+    loss = tf.reduce_sum(tf.batch_to_space(between["made"], [2, 2], [[0, 0], [0, 0]])) + tf.reduce_sum(w * w)
+    assert "BatchToSpaceND" not in {op.type for op in import_model(current_model()).graph.operators}
+    tensoropt.gradients(loss, w if stops else between[place], stop_gradients=[between[place]] if stops else None)
+    assert "BatchToSpaceND" in {op.type for op in import_model(current_model()).graph.operators}
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,10 @@ class _Column:
         """The time and the weight times the memory."""
         return self.time_s + weight * self.memory_bytes
 
+    def least_s(self, limit_bytes: float) -> float:
+        """A bound of the time of strategies within a limit; of a column that is exact, with a weight of time of 1."""
+        return self.value(self.memory_weight) * (1.0 - _SLACK) - self.memory_weight * limit_bytes
+
     def time_to(self, faster: _Column, memory_bytes: float) -> float:
         """The seconds on the straight line to a faster column where that takes some memory."""
         share = (memory_bytes - self.memory_bytes) / (faster.memory_bytes - self.memory_bytes)
@@ -217,12 +221,28 @@ class Columns:
         """
         return self.fastest.memory_bytes <= limit_bytes or self._around(limit_bytes) is not None
 
-    def least_s(self, limit_bytes: float) -> float:
-        """A bound of the time of all strategies within a limit, of two searches, with which `within` begins.
+    def price(self, limit_bytes: float) -> float:
+        """The weight of memory that bounds strategies within a limit best, of those that were searched for.
 
         Raises:
             InfeasibleError: no strategy is possible.
         """
+        return max((self.fastest, *self._known.values()), key=lambda one: one.least_s(limit_bytes)).memory_weight
+
+    def least_s(self, limit_bytes: float, price: float | None = None) -> float:
+        """A bound of the time of all strategies within a limit.
+
+        Args:
+            limit_bytes: what a device may hold.
+            price: the weight of memory of the one search that the bound is of; by default it is of two, with which
+                `within` begins.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        if price is not None:
+            column = self._column(price) if price else self.fastest
+            return column.least_s(limit_bytes) if column.exact else 0.0
         found = [self.fastest, *itertools.islice(self._guesses(limit_bytes), 1)]
         return _least_s(_lines(found), limit_bytes)
 
@@ -494,14 +514,18 @@ class SpaceColumns:
         except ProblemError:  # a table would be too large
             return bool(self.smallest.memory_bytes[0] <= limit_bytes)
 
-    def least_s(self, limit_bytes: float) -> float:
+    def price(self, limit_bytes: float) -> float | None:
+        """`Columns.price`; None where tables were too large."""
+        return self._parts[1].price(limit_bytes) if self._is_whole else None
+
+    def least_s(self, limit_bytes: float, price: float | None = None) -> float:
         """`Columns.least_s`; 0 where tables are too large for a bound.
 
         Raises:
             InfeasibleError: no strategy is possible.
         """
         try:
-            return self._space.kept(_over_all)[1].least_s(limit_bytes)
+            return self._space.kept(_over_all)[1].least_s(limit_bytes, price)
         except ProblemError:
             return 0.0
 

@@ -95,6 +95,11 @@ def test_columns_and_their_bounds_beside_all_strategies(shape: str) -> None:
                 assert bounds is not None
                 assert (bounds.least_time_s(whole.memory_bytes) <= whole.time_s * (1 + 1e-9)).all()
                 assert columns.least_s(point.memory_bytes) <= point.time_s * (1 + 1e-9)
+                price, other = columns.price(point.memory_bytes), Columns(problem, exactly=exactly)
+                assert other.least_s(point.memory_bytes, 2.0 * price) <= point.time_s * (1 + 1e-9)
+                by_price = other.least_s(point.memory_bytes, price)
+                assert bounds.least_time_s(np.array([point.memory_bytes]))[0] * (1 - 1e-9) <= by_price
+                assert by_price <= point.time_s * (1 + 1e-9)
                 limits += 1
         assert least_bytes(problem) <= whole.memory_bytes[0] * (1 + 1e-9)
         fastest = columns.within(np.inf)

@@ -147,23 +147,23 @@ class Planner:
             find: by the planner of such steps; None or an error where there is nothing.
             seconds: of what was found, which the bound of all strategies that fit bounds, too.
         """
-        best: _Found | None = None
+        best: tuple[Planner, _Found] | None = None
         for times in self.numbers_of_micro_batches():
             steps = self.with_steps(times)
             try:
                 if steps.surpasses(topology, limit.limit_bytes):
                     continue
                 # More parts have more to start.
-                if best is not None and steps.least_seconds(topology, limit.limit_bytes) >= seconds(best):
+                if best is not None and steps.is_slower(topology, limit.limit_bytes, seconds(best[1]), best[0]):
                     break
                 found = find(steps) if steps.fits(topology, limit.limit_bytes) else None
             except (MicroBatchError, InfeasibleError) as error:
                 _log.debug("%d micro-batches: %s", times, error)
                 continue
-            if found is not None and best is not None and seconds(found) >= seconds(best):
+            if found is not None and best is not None and seconds(found) >= seconds(best[1]):
                 break
-            best = best if found is None else found
-        return best
+            best = best if found is None else (steps, found)
+        return None if best is None else best[1]
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Tells whether this planner's results hold for another import of the model."""
@@ -428,13 +428,22 @@ class Planner:
         self._alone[count] = self.space(topology).kept(least_alone)
         return self._alone[count] > limit_bytes
 
-    def least_seconds(self, topology: Topology, limit_bytes: float) -> float:
-        """A bound of the time of all strategies within a limit, of two searches by which one is found later.
+    def is_slower(self, topology: Topology, limit_bytes: float, time_s: float, found_by: Planner) -> bool:
+        """Tells whether bounds say that no strategy within a limit is faster than one of other steps.
+
+        Args:
+            topology: the devices.
+            limit_bytes: of each.
+            time_s: of that strategy.
+            found_by: the planner of its steps. What memory was worth there mostly bounds these steps by one search.
 
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        return self.space(topology).kept(SpaceColumns).least_s(limit_bytes)
+        columns = self.space(topology).kept(SpaceColumns)
+        price = found_by.space(topology).kept(SpaceColumns).price(limit_bytes)
+        by_price = 0.0 if price is None else columns.least_s(limit_bytes, price)
+        return by_price >= time_s or columns.least_s(limit_bytes) >= time_s
 
     def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
         """Returns the time of a step on one device of a cluster; None if the step does not fit."""

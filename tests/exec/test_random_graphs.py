@@ -17,7 +17,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import at
 from tensoropt.plan.plan import row_edges, rules_of
-from tests.effort import EVERY_CASE, GRAPHS, THOROUGH
+from tests.effort import EVERY_CASE, GRAPHS, THOROUGH, left_to_ci
 from tests.exec.random_models import RandomModel
 from tests.exec.random_runs import (
     Case,
@@ -38,11 +38,11 @@ _UNDER_MPIRUN = 20 if EVERY_CASE else GRAPHS // 3
 _FEW = 10  # at a time, for workers that share the tests
 # By mesh the first seed, and how many follow; with those under mpirun, CI tries two hundred.
 _SEEDS: Mapping[tuple[int, ...], tuple[int, int]] = {
-    (2, 2): (_UNDER_MPIRUN, 120 if EVERY_CASE else 1),
-    (2, 3): (200, 12 if EVERY_CASE else 0),
-    (2, 2, 2): (220, 8 if EVERY_CASE else 0),
-    (3,): (240, 20 if EVERY_CASE else 0),
-    (2,): (260, 20 if EVERY_CASE else 0),
+    (2, 2): (_UNDER_MPIRUN, 120),
+    (2, 3): (200, 12),
+    (2, 2, 2): (220, 8),
+    (3,): (240, 20),
+    (2,): (260, 20),
 }
 _THREADS = [
     (begin, min(_FEW, first + count - begin), mesh)
@@ -58,6 +58,7 @@ def test_random_graphs_train_like_one_process_under_mpirun() -> None:
 
 
 @pytest.mark.tf
+@left_to_ci("half a minute each, of what others train under mpirun")
 @pytest.mark.parametrize(
     ("first", "count", "mesh"),
     _THREADS,

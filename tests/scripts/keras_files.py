@@ -16,6 +16,7 @@ from keras.saving import save_model, save_weights  # before anything is parallel
 import tensoropt
 from tensoropt.errors import CollectiveError, SessionError
 from tensoropt.keras import parallelize
+from tests.effort import EVERY_CASE
 from tests.scripts.cases import case, core_case
 
 _ROWS = 32
@@ -96,7 +97,7 @@ class _Columns(keras.callbacks.CSVLogger):
 def _same(does: Callable[[str | None], Any]) -> None:
     """What a run gives is the same on all ranks, and as by Keras alone."""
     expected = does(None)
-    for option in ("data_parallel", "mini_memory"):
+    for option in ("data_parallel", "mini_memory") if EVERY_CASE else ("mini_memory",):
         found = _alike(does(option))
         for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
             assert one == other or abs(one - other) < 2e-3, (option, found, expected)

@@ -37,11 +37,14 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, stage
+from tensoropt.storage.document import shortened
 from tensoropt.terms import FEEDS, Terms
 
 __all__ = ["Executor"]
 
 _log = logging.getLogger("tensoropt")
+_SHOWN = 60
+"""Letters of what a program is asked for, on the line that says how long its first run takes to build."""
 
 
 # What makes a program: the fetches, per placeholder that is fed whether it is a share of the batch, and other tensors
@@ -165,7 +168,8 @@ class Executor:
         try:
             program = self._programs.get(key)
             if program is None:
-                with stage(f"building {label}", if_long=True):
+                first = f"first run of {shortened(', '.join(map(str, key[0])), _SHOWN)}"
+                with stage(first, f"building {label}", if_long=True):
                     program = self._programs[key] = self._build(*key)
             self.state.fetched = {}
             with current_watch().stepping(label):

@@ -511,6 +511,55 @@ def test_what_gradients_are_taken_by_is_read_by_its_own_name(model: Model) -> No
     assert call.stopped == (f"{names[1]}:0",)
 
 
+def test_what_gradients_stop_at_and_what_they_begin_with_stays_apart(model: Model) -> None:
+    w = to.get_variable("w", [2])
+    reading, (one, _) = w.value(), tf.identity_n([to.reduce_sum(w) * 2.0, w])
+    loss = to.reduce_sum(one * reading, name="loss")
+    to.gradients(loss, [w], stop_gradients=[reading])
+    to.gradients(one, [one])
+    (made,) = [op for op in _source("read_operators").operators if op.attrs.get("stopped")]
+    assert made.attrs["stopped"] == (reading.name,)
+    assert any("= Sink(IdentityN)" in line for line in _after("read_operators"))
+
+
+def test_names_of_the_script_may_be_those_of_operators_that_are_added(model: Model) -> None:
+    x = to.placeholder(to.float32, [2], name="x")
+    both = to.tanh(x, name="both")
+    constant = to.constant([1.0, 2.0], name="constant")
+    own = to.identity(both, name="both/fanout0") + to.constant([3.0, 4.0], name="constant/copy1")
+    to.gradients(to.reduce_sum(both * constant + own * constant + to.sin(own, name="loss/sink")), [x])
+    names = [line.partition(" = ")[0].removeprefix("* ") for line in _after("fan_out")]
+    assert len(set(names)) == len(names)
+    assert {"both/fanout0", "both/fanout0_1", "constant/copy1", "constant/copy2", "loss/sink"} <= {*names}
+
+
+def test_gradients_by_gradients_of_which_others_are_made_are_refused(model: Model) -> None:
+    x = to.placeholder(to.float32, [4, 2], name="x")
+    w = to.get_variable("w", [2, 2])
+    y = to.matmul(x, w)
+    by_w, by_y = to.gradients(to.reduce_sum(to.sin(y) ** 2), [w, y])
+    assert to.gradients(to.reduce_sum(by_y * by_y), [by_y])[0] is not None
+    assert len(_after("to_static_shapes"))
+    assert to.gradients(to.reduce_sum(by_w), [w], stop_gradients=[by_w]) == [None]  # whose ops nothing reads
+    assert len(_after("to_static_shapes"))
+    to.gradients(to.reduce_sum(by_w * by_w), [by_y])
+    with pytest.raises(
+        GraphError, match=r"is a gradient, of which TensorFlow makes '.*', and the loss depends on both"
+    ):
+        _after("to_static_shapes")
+
+
+def test_random_numbers_of_gradient_functions_are_said(model: Model) -> None:
+    @tf.custom_gradient
+    def noisy(x: Any) -> Any:
+        return tf.identity(x), lambda dy: dy * tf.random.uniform([2], seed=1)
+
+    x = to.placeholder(to.float32, [2], name="x")
+    to.gradients(to.reduce_sum(noisy(x)), [x])
+    (said,) = of_other_numbers(Graph(_source("read_operators").operators))
+    assert said.startswith("random ops in the gradient functions of 1 ops (first: IdentityN '")
+
+
 def test_gradients_stop_at_operations_as_in_tensorflow(model: Model) -> None:
     """At all outputs of one, but not at a call of a function."""
     x = to.placeholder(to.float32, [4, 2], name="x")

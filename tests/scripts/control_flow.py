@@ -708,10 +708,49 @@ def gradients_by_what_functions_lists_and_constants_give() -> None:
         made |= {name: m.gradients(loss, [tensor])[0] for name, tensor in by.items()}
         made |= {f"no {name}": m.gradients(loss, [w], stop_gradients=[by[name]])[0] for name in ("mapped", "read")}
         made |= {"no half": m.gradients(loss, [w], stop_gradients=[half])[0], "loss": loss}
+        made["twice"] = m.gradients([loss, loss], [w])[0]  # each counts
+        reading = w.value()
+        both = loss + tf.reduce_sum(reading * reading)
+        made["no reading"] = m.gradients(both, [w], stop_gradients=[reading])[0]
         return {**made, "train": m.train.GradientDescentOptimizer(0.5).minimize(loss)}
 
-    by = ("kept", "doubled", "mapped", "read", "weights", "hidden", "no mapped", "no read", "no half")
+    by = "kept doubled mapped read weights hidden twice".split()
+    by += ["no mapped", "no read", "no half", "no reading"]
     compare(make, ["loss", "w", *by], "train", only("x"), options=_OPTIONS, steps=1)
+
+
+@case
+def gradients_of_one_s_own_by_constants_and_amid_dilated_convolutions() -> None:
+    @tf.custom_gradient
+    def tripled(a: Any) -> Any:
+        return a * 1.0, lambda dy: 3.0 * dy
+
+    @tf.RegisterGradient("Fivefold")
+    def fivefold(op: Any, dy: Any) -> Any:
+        return tf.reshape(5.0 * dy, op.inputs[0].shape), None
+
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        constant = tf.constant(np.linspace(0.5, 1.0, _WIDTH), tf.float32)
+        with tf.compat.v1.get_default_graph().gradient_override_map({"Reshape": "Fivefold"}):
+            images = tf.reshape(tf.tile(made["x"][:, :_WIDTH], [1, 1, 1]), [BATCH, _WIDTH, _WIDTH, 1])
+        filters = tf.reshape(made["w"], [2, 2, 1, _WIDTH])
+
+        def middle(between: Any) -> Any:
+            moved = tf.space_to_batch(images * made["w"][0, 0], [2, 2], [[0, 0], [0, 0]])
+            return tf.batch_to_space(
+                between(m.nn.conv2d(between(moved), filters, [1] * 4, "VALID")), [2, 2], [[0, 0]] * 2
+            )
+
+        outputs = [middle(each) for each in (tf.identity, tf.stop_gradient, tripled)]
+        branch = m.cond(
+            tf.reduce_sum(made["x"]) > 1e5, lambda: tf.sqrt(constant - constant), lambda: tripled(constant) * 2.0
+        )
+        loss = sum(tf.reduce_mean(tf.square(each)) for each in outputs) + tf.reduce_mean(branch * made["w"])
+        made |= {"by w": m.gradients(loss, [made["w"]])[0], "by c": m.gradients(loss, [constant])[0], "loss": loss}
+        return {**made, "train": m.train.GradientDescentOptimizer(0.1).minimize(loss)}
+
+    compare(make, ["loss", "by w", "by c"], "train", only("x"), options=_OPTIONS, steps=1)
 
 
 @case

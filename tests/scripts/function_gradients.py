@@ -234,6 +234,53 @@ def a_reading_that_is_watched_is_a_tensor_of_its_own() -> None:
 
 
 @case
+def tensors_of_eager_code_that_are_watched_have_gradients() -> None:
+    """Small ones, which TensorFlow makes constants of the function, and large ones, which the function is given."""
+    small, large = tf.constant([[1.0, -2.0, 0.5, 1.0]]), tf.reshape(tf.sin(tf.range(48.0 * 6)), [48, 6])
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = new_variables((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch([small, large])
+                loss = tf.reduce_mean((tf.matmul(x, w) + small) ** 2) + tf.reduce_mean(tf.tanh(large @ w) * small)
+                whole = loss + tf.reduce_sum(small * small)
+            found = tape.gradient(whole, [small, large]), tape.gradient(small, small)
+            w.assign_sub(0.1 * tape.gradient([loss, loss], w))  # of which each counts
+            return loss, found
+
+        return step, [w]
+
+    compare(make)
+
+
+@case
+def sums_of_16_bits_are_read_in_micro_batches() -> None:
+    for dtype in (tf.float16, tf.bfloat16):
+
+        def loss_of(x: Any, w: Any, dtype: Any = dtype) -> Any:
+            hidden = tf.cast(tf.matmul(x, w), dtype)
+            sums = tf.stack([tf.reduce_sum(hidden * hidden), -tf.reduce_mean(hidden)])
+            return tf.reduce_sum(tf.cast(sums, tf.float32)) + tf.cast(tf.reduce_mean(hidden) / 4, tf.float32)
+
+        (w,) = new_variables((6, 4))
+
+        def step(x: Any, w: Any = w, loss_of: Callable[..., Any] = loss_of) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(x, w)
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(0.001 * gradient)
+            return loss, gradient
+
+        for (x, _), expected in [(each, loss_of(each[0], w)) for each in batches(8)]:
+            ours = tensoropt.function(step)
+            ours.plan(micro_batches=2)
+            made, _ = ours(x)
+            assert abs(float(made) - float(expected)) < 0.02 * abs(float(expected)), (made, expected)
+
+
+@case
 def gradient_functions_may_have_tapes_of_their_own() -> None:
     def make(checkpointed: Callable[..., Any]) -> Made:
         def made() -> tuple[Callable[..., Any], list[Any]]:

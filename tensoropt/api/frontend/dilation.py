@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import traits
 
 __all__ = ["Dilated", "dilated_convolution"]
@@ -66,10 +67,17 @@ def dilated_convolution(tf_op: Any) -> Dilated | None:
 def _before_views(tensor: Any) -> tuple[Any, list[Any]]:
     """Returns the operation that computes a tensor, before all reshapes, and the operations that only reshape it."""
     views = []
-    while traits(tensor.op).alias and tensor.op.inputs:
+    while _is_view(tensor.op):
         views.append(tensor.op)
         tensor = tensor.op.inputs[0]
     return tensor.op, views
+
+
+def _is_view(op: Any) -> bool:
+    """Tells whether an operation gives what it takes in another shape, and what comes back for it."""
+    own = traits(op)
+    passes = own.alias and own.passes_gradient and not (own.has_effect or own.may_fail)
+    return passes and len(op.outputs) == 1 and GRADIENT_TYPE not in op.node_def.attr
 
 
 def _is_plain(convolution: Any) -> bool:

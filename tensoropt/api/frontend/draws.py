@@ -8,12 +8,14 @@ a state, of which the counter is replaced by two counts: of the run's numbers be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tensoropt.api.frontend.effects import is_stateful
+from tensoropt.graph.gradient_graphs import GRAPH
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import DRAWN_BY_STATE, GENERATOR, twin_of
@@ -73,7 +75,13 @@ def of_other_numbers(graph: Graph) -> list[str]:
     """What of a model draws other numbers than one process, each as the beginning of a sentence."""
     apart = [op for op in graph.operators if any(DRAWN_APART in attrs for attrs in _attrs_of(op))]
     whole = [op for op in graph.operators if op.body is not None and _draws_inside(op.body)]
+    behind = [op for op in graph.operators if GRAPH in (op.node or {}) and _draws_behind(op.node)]
     said = []
+    if behind:
+        said.append(
+            f"random ops in the gradient functions of {len(behind)} ops (first: {behind[0]}) have seeds of their own, "
+            "and begin anew with each set of fetches"
+        )
     if apart:
         said.append(
             f"{len(apart)} random ops in branches and loops (first: {apart[0]}) are drawn in any case, each turn by a "
@@ -91,6 +99,15 @@ def _attrs_of(op: Operator) -> list[Any]:
     return [op.node or {}] if op.body is None else [node.attr for node in op.body.node]
 
 
+def _draws_behind(attrs: Any) -> bool:
+    """Tells whether the traced gradient of an operation draws numbers."""
+    body = tf.compat.v1.GraphDef.FromString(attrs[GRAPH].s)
+    return _draw(body.node) or _draws_inside(body)
+
+
 def _draws_inside(body: Any) -> bool:
-    nodes = (node for function in body.library.function for node in function.node_def)
+    return _draw(node for function in body.library.function for node in function.node_def)
+
+
+def _draw(nodes: Iterable[Any]) -> bool:
     return any("seed2" in node.attr and op_def_registry.get(node.op).is_stateful for node in nodes)

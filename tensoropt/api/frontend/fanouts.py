@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import MappingProxyType
 
+from tensoropt.api.frontend.rewriting.rewriter import free_name
 from tensoropt.api.frontend.source import Source
 from tensoropt.graph.differentiation import differentiated_edges
 from tensoropt.graph.graph import Edge, Graph
@@ -47,6 +49,7 @@ def fan_out(source: Source) -> Source:
     by_name = {op.name: op for op in operators}
     sources = {tensor for op in operators if traits(op).is_gradient for tensor in op.inputs}
     pinned = {(op.name, place) for op in operators for place in op.handles}
+    names = {op.name for op in operators}  # a script may have some of ours
     for op in operators:
         inputs = tuple(renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs))
         result.append(op if inputs == op.inputs else replace(op, inputs=inputs))
@@ -58,13 +61,13 @@ def fan_out(source: Source) -> Source:
             # They cost nothing to make, and a shared one would tie its consumers together.
             if traits(op).is_constant and tensor not in sources:
                 copied = [user for user in users[1:] if spec.shape or not traits(by_name[user[0]]).on_variable]
-                for number, user in enumerate(copied, start=1):
-                    copy = f"{op.name}/copy{number}"
+                free = (name for n in itertools.count(1) if (name := f"{op.name}/copy{n}") not in names)
+                for user, copy in zip(copied, free, strict=False):
                     result.append(replace(op, name=copy))
                     training.add(copy)
                     renamed[user] = TensorId(copy)
                 continue
-            fanout = f"{op.name}/fanout{index}"
+            fanout = free_name(f"{op.name}/fanout{index}", names)
             result.append(Operator(fanout, "Fanout", (tensor,), (spec,), source=by_name[op.name].source))
             training.add(fanout)
             renamed |= {user: TensorId(fanout) for user in users}

@@ -57,13 +57,6 @@ def import_operators(
     return Reader(graph, (), (), sources or {}).operators(roots, known=known)
 
 
-def _passed_on(tensor: Any) -> Any:
-    """What a call of a function passes on under its own name, together with all else that the function gives."""
-    while tensor.op.type == "IdentityN" and GRADIENT_TYPE not in tensor.op.node_def.attr:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
-
-
 def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:
     """Returns the outputs of our operators that stand for TensorFlow's tensors, by the names of these tensors.
 
@@ -202,8 +195,8 @@ class Reader:
         """The operators of a name, and the names of those that they read."""
         if name in self._outputs:
             return self._gradient(*self._outputs[name])
-        if name.endswith(SINK):
-            loss = _passed_on(self._tensor(name.removesuffix(SINK)))
+        if name.endswith(SINK) and ":" in name:  # no operation's name has one, but a loss's
+            loss = self._passed_on(self._tensor(name.removesuffix(SINK)))
             self._place[name] = self._place[loss.op.name] + 0.25
             sink = Operator(name, "Sink", (self._tensor_id(loss),), (_spec(loss),))
             return [sink], [sink.inputs[0].op]
@@ -218,12 +211,22 @@ class Reader:
         given = self._given.get(name)
         return self._graph.get_tensor_by_name(name if given is None else f"{given.op}:0")
 
+    def _passed_on(self, tensor: Any) -> Any:
+        """What a call of a function passes on under its own name, together with all else that the function gives."""
+        while tensor.op.type == "IdentityN" and GRADIENT_TYPE not in tensor.op.node_def.attr:
+            if tensor.name in self._differentiated.crossed:
+                break
+            tensor = tensor.op.inputs[tensor.value_index]
+        return tensor
+
     def _origin(self, name: str) -> Any:
         """The operation that the user made."""
         return self._sources[name] if name in self._sources else self._graph.get_operation_by_name(name)
 
     def _is_plain_read(self, op: Any) -> bool:
-        return op.name not in self._late and is_plain_read(op, self._significant)
+        if not is_plain_read(op, self._significant) or op.name in self._late:
+            return False
+        return op.outputs[0].name not in self._differentiated.stopped
 
     def _reached(self, op: Any) -> str:
         """The name of the operator that an operation becomes; a plain read is its variable."""

@@ -43,6 +43,7 @@ def to_static_shapes(source: Source) -> Source:
         given = given_in(graph, sized, calls, inside)
         gradients, passed_on = model.gradient_calls, merged_from(merged)
         user = UserGraph(graph, shapes, gradients, inside, given, passed_on, model.origins, model.copies)
+        user.check_gradients_apart()
         rewriter = Rewriter(target, RULES, user)
         refused = rewriter.rewrite(
             part.operations | {name.split(":")[0] for name in given},

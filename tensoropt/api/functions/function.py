@@ -298,7 +298,10 @@ class Function:
     def _bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Arguments by their places, in the structure of the signature."""
         try:
-            bound = tuple(inspect.signature(self._step).bind(*args, **kwargs).args)
+            given = inspect.signature(self._step).bind(*args, **kwargs)
+            bound = tuple(given.args)
+            if given.kwargs:
+                raise TypeError(f"{', '.join(given.kwargs)} can be given by name only")
             tf.nest.assert_same_structure(self._signature, bound)
         except (TypeError, ValueError) as error:
             raise SessionError(

@@ -204,14 +204,16 @@ def _gradients(
     graph: Any, tape: Any, recorded: _Recorded, targets: list[Any], sources: list[Any], weights: list[Any]
 ) -> list[Any]:
     """The gradients of what a tape has recorded, noted; None for each source that no target depends on."""
-    targets = _read(targets, graph, recorded)
+    inner = {id(outer): each for outer, each in graph.captures if _handle(outer) is None}
+    targets = [inner.get(id(target), target) for target in _read(targets, graph, recorded)]
     inside = recorded.operations()
     reached, beside = _reached(tape, recorded, inside)
+    watched = {id(inner.get(key, each)) for key, (each, _) in recorded.watched.items()}
     pairs = [
         # What is watched is recorded, too; a tensor of its own, as it may be what is asked for.
         (y if y.op in reached else tf.identity(y), weights[place] if place < len(weights) else None)
         for place, y in enumerate(targets)
-        if _is_of(y, graph) and (y.op in reached or id(y) in recorded.watched)
+        if _is_of(y, graph) and (y.op in reached or id(y) in watched)
     ]
     places = [place for place, source in enumerate(sources) if _is_recorded(tape, recorded, source, reached)]
     found: list[Any] = [None] * len(sources)
@@ -224,7 +226,7 @@ def _gradients(
         if tensor.op not in inside and tensor.op.inputs and is_differentiable(tensor.dtype)
     }
     captured = {id(outer): inner for outer, inner in graph.captures}
-    asked = [_variable(sources[place]) for place in places]
+    asked = [_variable(inner.get(id(sources[place]), sources[place])) for place in places]
     handles = [_handle(source) for source in asked]
     belongs = [
         source.name if handle is None else captured[id(handle)].op.name
@@ -237,7 +239,7 @@ def _gradients(
         constants += [stopped[name] for name in sorted(stopped)]
         with _unnoted():  # gradient functions of the script may have tapes of their own
             made, call = differentiate(losses, asked, belongs, constants, scope)
-    if call is not None:
+    if call.outputs:
         _active.noted.add(graph, call)
     for place, each in zip(places, made, strict=True):
         found[place] = each
@@ -303,10 +305,12 @@ def _is_of(tensor: Any, graph: Any) -> bool:
 def _is_recorded(tape: Any, recorded: _Recorded, source: Any, reached: set[Any]) -> bool:
     """Tells whether a tape has recorded a source: a variable that it watches and that was read, or a tensor."""
     handle = _handle(source)
-    if handle is None:
-        return _is_of(source, recorded.graph) and (id(source) in recorded.watched or source.op in reached)
-    if not any(outer is handle for outer, _ in recorded.graph.captures):
+    if handle is None and _is_of(source, recorded.graph):
+        return id(source) in recorded.watched or source.op in reached
+    if not any(outer is (source if handle is None else handle) for outer, _ in recorded.graph.captures):
         return False
+    if handle is None:  # of eager code
+        return id(source) in recorded.watched
     return (tape._watch_accessed_variables and _variable(source).trainable) or id(handle) in recorded.watched
 
 

@@ -97,10 +97,11 @@ def gradients_at_once(
         with tf.name_scope(name) as scope:
             weights = tf.nest.flatten(grad_ys) if grad_ys is not None else []
             losses, stopped = loss_scalars(tf.nest.flatten(ys), weights, model)
-            stopped += [x for tensor in tf.nest.flatten(stop_gradients or []) for x in _stopped_with(tensor)]
+            stops = tf.nest.flatten([] if stop_gradients is None else stop_gradients)
+            stopped += [x for tensor in stops for x in _stopped_with(tensor)]
             belongs = [source.handle.op.name if hasattr(source, "handle") else source.name for source in sources]
             found, call = differentiate(losses, sources, belongs, stopped, scope, name, aggregation_method)
-        if call is not None and not getattr(_thread, "in_map", False):
+        if not getattr(_thread, "in_map", False):
             model.add_gradient_call(call)
         if tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO:
             return [
@@ -111,7 +112,7 @@ def gradients_at_once(
 
 def _stopped_with(tensor: Any) -> list[Any]:
     """The tensors that count as constants with one: TensorFlow stops at operations, but not at calls of functions."""
-    op = tf.convert_to_tensor(tensor).op
+    op = tf.convert_to_tensor(tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor).op
     is_call = gradients_util._IsPartitionedCall(op) or op.graph._is_function(op.type)
     return [] if is_call else [x for x in op.outputs if x.dtype not in (tf.resource, tf.variant)]
 
@@ -225,7 +226,8 @@ def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None 
     Raises:
         GraphError: one is of another graph.
     """
-    losses, constants = [], []
+    losses: list[Any] = []
+    constants: list[Any] = []
     for number, y in enumerate(ys):
         tensor = tf.convert_to_tensor(y)
         if model is not None and tensor.graph is not model.graph and not tensor.graph.building_function:
@@ -237,7 +239,9 @@ def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None 
         if weight is not None:
             constants.append(tf.identity(tf.cast(tf.convert_to_tensor(weight), tensor.dtype)))
             tensor = tensor * constants[-1]
-        losses.append(tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor)
+        loss = tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor
+        # Each counts, and goes by its name.
+        losses.append(tf.identity(loss) if any(loss.name == other.name for other in losses) else loss)
     return losses, constants
 
 
@@ -249,7 +253,7 @@ def differentiate(
     scope: str,
     name: str = "gradients",
     aggregation_method: Any = None,
-) -> tuple[list[Any], GradientCall | None]:
+) -> tuple[list[Any], GradientCall]:
     """TensorFlow's gradients in the default graph, and what a model notes of them.
 
     Args:
@@ -262,7 +266,7 @@ def differentiate(
         aggregation_method: how TensorFlow sums gradients.
 
     Returns:
-        For each source a tensor, rows or None; the note is None if there is no gradient.
+        For each source a tensor, rows or None; the note has no outputs if there is no gradient.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
@@ -285,9 +289,7 @@ def differentiate(
         for number, (belonging, gradient) in enumerate(zip(belongs, found, strict=True))
         if gradient is not None
     ]
-    if not outputs:
-        return found, None
-    names = tuple(dict.fromkeys(loss.name for loss in losses))
+    names = tuple(loss.name for loss in losses)
     return found, GradientCall(names, tuple(outputs), tuple(tensor.name for tensor in stopped), inside)
 
 

@@ -204,9 +204,13 @@ class Model:
             self._gradient_calls = list(calls)
 
     def add_gradient_call(self, call: GradientCall) -> None:
-        """Records a differentiation."""
+        """Records a differentiation; of one that gives none what TensorFlow made, which may read others."""
         with self._lock:
-            self._gradient_calls.append(call)
+            if call.outputs:
+                self._gradient_calls.append(call)
+            elif self._gradient_calls:
+                last = self._gradient_calls[-1]
+                self._gradient_calls[-1] = replace(last, inside=last.inside | call.inside)
 
     @property
     def merged_rows(self) -> tuple[MergedRows, ...]:

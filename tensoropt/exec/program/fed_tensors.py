@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,11 +52,13 @@ def fed_array(graph: Graph, tensor: TensorId, value: Any) -> np.ndarray:
 
 def copies(graph: Graph, tensor: TensorId) -> list[TensorId]:
     """A tensor, and the copies of it that readers of a constant have."""
-    found = [tensor]
-    if traits(graph[tensor.op]).is_constant:
-        while f"{tensor.op}/copy{len(found)}" in graph:
-            found.append(TensorId(f"{tensor.op}/copy{len(found)}"))
-    return found
+    op = graph[tensor.op]
+    if not traits(op).is_constant:
+        return [tensor]
+    names = itertools.takewhile(graph.__contains__, (f"{op.name}/copy{number}" for number in itertools.count(1)))
+    # A script may have such a name, too.
+    alike = (name for name in names if traits(graph[name]).is_constant and graph[name].outputs == op.outputs)
+    return [tensor, *map(TensorId, alike)]
 
 
 def check_not_differentiated(graph: Graph, needed: Sequence[Operator], fed: Iterable[TensorId]) -> None:

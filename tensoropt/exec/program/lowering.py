@@ -16,7 +16,7 @@ from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_op
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, is_declared, traits
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec, is_differentiable
+from tensoropt.graph.spec import TensorSpec, is_differentiable, sum_dtype
 from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration
 
@@ -226,12 +226,19 @@ class OpLowering:
 def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
     """Builds the operator's local outputs, with their gradients, and checks their shapes against the configuration.
 
-    Parts of sums of 16-bit floats, among outputs and gradients of inputs, are made by the op on float32. All else is
-    computed in the dtypes of one process.
+    Parts of sums of 16-bit floats, among outputs and gradients of inputs, are made by the op on float32, and so is all
+    that an op makes of such parts (which a micro-batch may hand on). All else is computed in the dtypes of one process.
 
     Raises:
         OpError: if the lowering gives other shapes or dtypes than the rule.
     """
+    if any(
+        x.dtype.name == sum_dtype(spec.dtype) != spec.dtype for x, spec in zip(inputs, context.input_specs, strict=True)
+    ):
+        wide_context = context.widened()
+        outputs = _lowered(wide_context, [in_sum_dtype(x) for x in inputs])
+        context.operation = wide_context.operation
+        return [None if x is None else tf.cast(x, context.output_dtype(index)) for index, x in enumerate(outputs)]
     summed, summed_gradients = context.summed_outputs(), context.summed_gradients()
     if not summed and not summed_gradients:
         return _lowered(context, inputs)

@@ -21,7 +21,6 @@ from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableV
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRADIENT_TYPE, GRAPH, RESULTS, WRT, traced_gradient
-from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import is_differentiable
 
 __all__ = ["gated", "own_gradient"]
@@ -49,7 +48,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     count = max(
         (place + 1 for place, x in enumerate(op.outputs) if rewriter.user.readers(x) or _is_result(x)), default=1
     )
-    if traits(op).alias:
+    if op.type == "IdentityN":
         given = read[: len(op.outputs)]
     else:
         given = list(rewriter.copy(op, scope, read, rewriter.free(f"{scope.prefix}{op.name}/values")).outputs)
@@ -73,6 +72,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             ]
     if _is_block_again(known, graph):
         return read
+    count = max(count, 1 + max((place for place, x in enumerate(incoming) if x.consumers()), default=0))
     # In TensorFlow 1's graphs nothing runs what a gradient function writes.
     writes = next(writes_in(graph), None) if isinstance(known.graph, func_graph.FuncGraph) else None
     if writes is not None:

@@ -246,7 +246,8 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
 def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any]) -> Sequence[Value]:
     """An optimizer's step, or a write to rows: what it has written is kept, or the values of before put back."""
     handles = [x for x in operands if x.dtype == tf.resource]
-    dtype = next(x.dtype for x in operands if x.dtype != tf.resource and x.dtype.is_floating)
+    attr = op.node_def.attr
+    dtype = tf.as_dtype((attr["dtype"] if "dtype" in attr else attr["T"]).type)
 
     def read(after: Sequence[Any]) -> Any:
         with tf.control_dependencies(list(after)):

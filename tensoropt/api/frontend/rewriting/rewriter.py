@@ -177,7 +177,7 @@ class Rewriter:
         self.user = user
         self.probing = probing
         self.origins: dict[str, Any] = {}
-        self.known = KnownValues()
+        self.known = KnownValues(user.crossed)
         self.effects: list[Any] = []
         self.branch_reads: dict[str, list[Any]] = {}
         self.gates: dict[tuple[str, str], Any] = {}

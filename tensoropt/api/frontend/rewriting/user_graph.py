@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensoropt.api.frontend.stand_ins import Given
 from tensoropt.api.frontend.walks import reached
 from tensoropt.api.mirror.model import GradientCall, tensor_key
+from tensoropt.errors import GraphError
 
 __all__ = ["UserGraph"]
 
@@ -59,8 +60,33 @@ class UserGraph:
     @functools.cached_property
     def differentiated(self) -> frozenset[Any]:
         """The operations through which gradients may flow; functions that they call may all be differentiated."""
-        losses = (self.graph.get_tensor_by_name(name).op for call in self.calls for name in call.losses)
-        return frozenset(reached(losses, lambda op: (x.op for x in op.inputs)))
+        return frozenset(self._before(name for call in self.calls for name in call.losses))
+
+    def check_gradients_apart(self) -> None:
+        """Checks that no gradient is differentiated by another one, of which TensorFlow makes the gradient.
+
+        Raises:
+            GraphError: one is, or gradients stop at such a one.
+        """
+        made: dict[str, GradientCall] = {}
+        for call in self.calls:
+            for name in (*(one.source for one in call.outputs), *call.stopped):
+                if name not in made:
+                    continue
+                given, losses = (self._before(names) for names in ([name], call.losses))
+                for other in made[name].outputs:
+                    op = self.graph.get_tensor_by_name(other.values).op
+                    if op in losses and op not in given and given.keys() <= self._before([other.values]).keys():
+                        raise GraphError(
+                            f"gradients: '{name}' is a gradient, of which TensorFlow makes '{other.values}', and the "
+                            "loss depends on both. Devices compute each gradient from its loss, and know none of one "
+                            "by the other. Differentiate by what the gradient is of, or use tensoropt.stop_gradient."
+                        )
+            made |= {one.values: call for one in call.outputs}
+
+    def _before(self, names: Iterable[str]) -> dict[Any, None]:
+        """The operations that tensors are computed by."""
+        return reached((self.graph.get_tensor_by_name(name).op for name in names), lambda op: (x.op for x in op.inputs))
 
     @functools.cached_property
     def crossed(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,16 +87,22 @@ def or_zeros(condition: Any, tensor: Any) -> Any:
 
 
 class KnownValues:
-    """Tensors that depend on constants alone, and their values."""
+    """Tensors that depend on constants alone, and their values; none by which losses are differentiated."""
 
-    def __init__(self) -> None:
+    def __init__(self, crossed: Container[str] = ()) -> None:
+        """Begins with none.
+
+        Args:
+            crossed: names of tensors by which losses are differentiated, or at which gradients stop.
+        """
+        self._crossed = crossed
         self._fixed: set[str] = set()
         self._values: dict[str, Any] = {}
 
     def note(self, made: Any) -> None:
         """Takes note of an op that was made, after those that it reads."""
         if self._is_fixed(made):
-            self._fixed.update(x.name for x in made.outputs)
+            self._fixed.update(x.name for x in made.outputs if x.name not in self._crossed)
 
     def is_known(self, x: Any) -> bool:
         """Tells whether a tensor has a known value, by which nothing is decided: the tensor may be fed."""

@@ -86,7 +86,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     wrt = [
         place
         for place, (x, each) in enumerate(zip(read, gradients, strict=True))
-        if each is not None and not rewriter.known.is_known(x)
+        if each is not None and not rewriter.known.is_constant(x)
     ]
     # Outputs first, whose own gradients are cut; then what has gradients; then all else that is read.
     outputs = [_cut(rewriter, x, op, scope) for x in given[:count]]
@@ -179,7 +179,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
         return replace(value, conditions=(*value.conditions, condition))  # few of its tensors are read
     if isinstance(value, VariableValue) or not is_differentiable(value.dtype):
         return value
-    if rewriter.probing or rewriter.known.is_known(value):
+    if rewriter.probing or rewriter.known.is_constant(value):
         return value
     if (value.name, condition.name) not in rewriter.gates:
         body = tf.Graph()
@@ -228,7 +228,7 @@ def _is_variable(value: Value) -> bool:
 
 def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:
     """A tensor that a gradient function reads; a constant for gradients, if these are not differentiated themselves."""
-    if not is_differentiable(x.dtype) or rewriter.known.is_known(x):
+    if not is_differentiable(x.dtype) or rewriter.known.is_constant(x):
         return x
     if rewriter.user.is_differentiated_twice:
         return x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,26 +87,33 @@ def or_zeros(condition: Any, tensor: Any) -> Any:
 
 
 class KnownValues:
-    """Tensors that depend on constants alone, and their values; none by which losses are differentiated."""
+    """Tensors that depend on constants alone, and their values."""
 
-    def __init__(self, crossed: Container[str] = ()) -> None:
+    def __init__(self, crossed: Iterable[str] = ()) -> None:
         """Begins with none.
 
         Args:
             crossed: names of tensors by which losses are differentiated, or at which gradients stop.
         """
-        self._crossed = crossed
+        self._moved = set(crossed)  # by which losses are differentiated, or by what is computed of
         self._fixed: set[str] = set()
         self._values: dict[str, Any] = {}
 
     def note(self, made: Any) -> None:
         """Takes note of an op that was made, after those that it reads."""
-        if self._is_fixed(made):
-            self._fixed.update(x.name for x in made.outputs if x.name not in self._crossed)
+        if not self._is_fixed(made):
+            return
+        self._fixed.update(x.name for x in made.outputs)
+        if any(x.name in self._moved for x in made.inputs):
+            self._moved.update(x.name for x in made.outputs)
 
     def is_known(self, x: Any) -> bool:
         """Tells whether a tensor has a known value, by which nothing is decided: the tensor may be fed."""
         return self._peek(x) is not None
+
+    def is_constant(self, x: Any) -> bool:
+        """Tells whether a tensor has a known value, and no gradient."""
+        return self.is_known(x) and x.name not in self._moved
 
     def value(self, x: Any) -> Any:
         """The value of a tensor that depends on constants alone, as an array, else None.

@@ -515,8 +515,15 @@ class SpaceColumns:
             return bool(self.smallest.memory_bytes[0] <= limit_bytes)
 
     def price(self, limit_bytes: float) -> float | None:
-        """`Columns.price`; None where tables were too large."""
-        return self._parts[1].price(limit_bytes) if self._is_whole else None
+        """`Columns.price`; None where tables are too large.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        try:
+            return self._space.kept(_over_all)[1].price(limit_bytes)
+        except ProblemError:
+            return None
 
     def least_s(self, limit_bytes: float, price: float | None = None) -> float:
         """`Columns.least_s`; 0 where tables are too large for a bound.

@@ -256,6 +256,26 @@ def tensors_of_eager_code_that_are_watched_have_gradients() -> None:
 
 
 @case
+def targets_may_be_complex() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = new_variables((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                real = tf.matmul(x, w)
+                wave = tf.complex(real, tf.sin(real))
+                made = wave * wave * tf.complex(1.0, 2.0)
+            weights = tf.complex(tf.cos(x[:, :4]), x[:, 2:])
+            found = tape.gradient(made, wave), tape.gradient(made, [w, wave], output_gradients=weights)
+            w.assign_sub(0.001 * found[1][0])
+            return found
+
+        return step, [w]
+
+    compare(make)
+
+
+@case
 def sums_of_16_bits_are_read_in_micro_batches() -> None:
     for dtype in (tf.float16, tf.bfloat16):
 

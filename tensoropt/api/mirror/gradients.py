@@ -238,7 +238,9 @@ def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None 
         weight = weights[number] if number < len(weights) else None
         if weight is not None:
             constants.append(tf.identity(tf.cast(tf.convert_to_tensor(weight), tensor.dtype)))
-            tensor = tensor * constants[-1]
+            tensor = tensor * tf.math.conj(constants[-1])
+        if tensor.dtype.is_complex and (weight is not None or model is None):  # as tapes, but not `tf.gradients`
+            tensor = tf.math.real(tensor)  # whose gradient is the weight
         loss = tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor
         # Each counts, and goes by its name.
         losses.append(tf.identity(loss) if any(loss.name == other.name for other in losses) else loss)

@@ -600,8 +600,8 @@ def planned_as(caller: str, plan: Any) -> tuple[Job, Model] | None:
 
 def _gradients_of_tensorflow(operators: Iterable[Operator]) -> str:
     """A sentence on gradients that TensorFlow's own functions made; empty if there are none."""
-    made = (op for op in operators if any(re.fullmatch(r"gradients(_\d+)?", part) for part in op.name.split("/")[:-1]))
-    first = next(made, None)
+    scope = re.compile(r"(.*/)?gradients(_\d+)?/.")
+    first = next((op for op in operators if op.inputs and scope.match(op.name)), None)
     if first is None:
         return ""
     return (

@@ -79,7 +79,8 @@ class BlockStep:
             i, f = i + c * self.peepholes[0], f + c * self.peepholes[1]
         c = tf.tanh(new) * tf.sigmoid(i) + c * tf.sigmoid(f)
         if self.clip is not None:
-            c = tf.clip_by_value(c, -self.clip, self.clip)
+            # TensorFlow's kernel has no gradient of it.
+            c = tf.grad_pass_through(lambda x: tf.clip_by_value(x, -self.clip, self.clip))(c)
         if self.use_peephole:
             o += c * self.peepholes[2]
         h = tf.tanh(c) * tf.sigmoid(o)

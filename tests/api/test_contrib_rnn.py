@@ -62,10 +62,13 @@ def test_block_lstms_are_tensorflows_ops(model: Model, steps: Any, use_peephole:
         wco=peepholes[2], b=weights[1], forget_bias=0.7, cell_clip=-1 if clip is None else clip,
         use_peephole=use_peephole,
     )  # fmt: skip
-    got = _run([outputs, tf.stack(unrolled), theirs.h, state, theirs.cs[-1], tf.stack(listed), last])
+    slopes = [tf.gradients(tf.reduce_sum(tf.square(each)), weights[:2]) for each in (outputs, theirs.h)]
+    got = _run([outputs, tf.stack(unrolled), theirs.h, state, theirs.cs[-1], tf.stack(listed), last, slopes])
     np.testing.assert_allclose(got[0], got[2], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got[1], got[2], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got[3].c, got[4], rtol=1e-5, atol=1e-6)
+    for one, other in zip(*got[7], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(got[5][2:, 1], 0)
     np.testing.assert_array_equal(got[6].h[2], np.ones(_UNITS))  # nothing happened to a sequence of no steps
     np.testing.assert_array_equal(got[6].h[0], got[5][-1, 0])

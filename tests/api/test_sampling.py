@@ -57,6 +57,19 @@ def test_draws_and_values_are_tensorflows(model: Model, name: str, hits: bool, t
     _check(make)
 
 
+@pytest.mark.parametrize("name", ["nce_loss", "sampled_softmax_loss"])
+def test_of_a_class_that_is_drawn_again_the_last_hit_is_removed(model: Model, name: str) -> None:
+    def make(nn: Any) -> Any:
+        drawn = (tf.constant([1, 1, 3, 7, 5, 5, 5, 2], tf.int64), tf.fill([6, 1], 0.5), tf.linspace(0.1, 0.8, 8))
+        weights, biases, inputs = _variable("weights", 12, 4), _variable("biases", 12), _variable("inputs", 6, 4)
+        labels = tf.constant([[1], [5], [3], [0], [5], [7]], tf.int64)
+        return getattr(nn, name)(
+            weights, biases, labels, inputs, 8, 12, sampled_values=drawn, remove_accidental_hits=True
+        )
+
+    _check(make)
+
+
 @pytest.mark.parametrize("combiner", ["mean", "sqrtn", "sum"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_rows_are_combined_as_by_tensorflow(model: Model, combiner: str, weighted: bool) -> None:

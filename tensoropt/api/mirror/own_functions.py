@@ -252,6 +252,7 @@ def _sampled_logits(
         inputs = tf.convert_to_tensor(inputs)
         labels = tf.cast(tf.convert_to_tensor(labels), tf.int64)
         flat = tf.reshape(labels, [-1])
+        may_repeat = sampled_values is not None
         if sampled_values is None:
             sampled_values = tf.random.log_uniform_candidate_sampler(
                 labels, num_true, num_sampled, True, num_classes, seed=seed
@@ -272,11 +273,20 @@ def _sampled_logits(
         logits = tf.matmul(inputs, drawn_rows, transpose_b=True) + drawn_shifts
         if remove_accidental_hits:
             is_hit = tf.reduce_any(tf.equal(labels[:, :, tf.newaxis], drawn), 1)
+            if may_repeat:
+                is_hit &= _is_last(drawn)
             logits += tf.where(is_hit, tf.constant(inputs.dtype.min, inputs.dtype), tf.zeros([], inputs.dtype))
         true_logits -= tf.math.log(true_count)
         logits -= tf.math.log(drawn_count)
         targets = [tf.ones_like(true_logits) / num_true, tf.zeros_like(logits)]
         return tf.concat([true_logits, logits], 1), tf.concat(targets, 1)
+
+
+def _is_last(classes: Any) -> Any:
+    """Whether no later one of some classes is the same: TensorFlow removes accidental hits of the last alone."""
+    count = int(classes.shape[0])
+    numbers, (_, place) = tf.range(count), tf.unique(classes)
+    return tf.equal(tf.gather(tf.math.unsorted_segment_max(numbers, place, count), place), numbers)
 
 
 def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None) -> Any:

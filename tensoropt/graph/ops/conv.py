@@ -207,7 +207,8 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
     def window(piece: Any, filters: Any) -> Any:
         shape, starts = list(ctx.output_shape()), []
         for halo in ctx.rule.halos:
-            shape[halo.dim] = (piece.shape[halo.dim] - 1) * halo.up + halo.window
+            # Behind windows that are narrower than their stride there are zeros.
+            shape[halo.dim] = (piece.shape[halo.dim] - 1) * halo.up + max(halo.window, halo.up)
             # As an output without padding: its first element is where the window begins that the first one adds to.
             starts.append(first_read(ctx, halo) * halo.up - (halo.window - 1 - halo.padding))
         (made,) = ctx.emit([filters, piece], static={0: shape}, attrs=unpadded(ctx))
@@ -227,6 +228,7 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
             {"strides": [1, 2, 2, 1], "padding": "SAME"},
         ),
         Sample("Conv2DBackpropInput", ([1, 8, 12, 2], floats(4, 3, 2, 1), floats(1, 4, 4, 1)), _STRIDED_BY_3),
+        Sample("Conv2DBackpropInput", ([1, 8, 12, 2], floats(3, 2, 2, 1), floats(1, 4, 4, 1)), _STRIDED_BY_3),
     ],
     traits=_traits("Conv2DBackpropFilter", "Conv2D"),
 )

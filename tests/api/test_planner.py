@@ -87,7 +87,7 @@ def test_micro_batches_are_tried_where_bounds_let_them_fit_and_be_faster(monkeyp
         with monkeypatch.context() as patch:
             if not bounded:
                 patch.setattr(Planner, "surpasses", lambda *_: False)
-                patch.setattr(Planner, "least_seconds", lambda *_: 0.0)
+                patch.setattr(Planner, "is_slower", lambda *_: False)
             searched.clear()
             assert not planner.fits(topology, limit.limit_bytes)
             return planner.fastest_split(topology, limit, plan_of, lambda plan: plan.time_s), searched.copy()

@@ -102,12 +102,12 @@ def _attrs_of(op: Operator) -> list[Any]:
 def _draws_behind(attrs: Any) -> bool:
     """Tells whether the traced gradient of an operation draws numbers."""
     body = tf.compat.v1.GraphDef.FromString(attrs[GRAPH].s)
-    return _draw(body.node) or _draws_inside(body)
+    return _any_draws(body.node) or _draws_inside(body)
 
 
 def _draws_inside(body: Any) -> bool:
-    return _draw(node for function in body.library.function for node in function.node_def)
+    return _any_draws(node for function in body.library.function for node in function.node_def)
 
 
-def _draw(nodes: Iterable[Any]) -> bool:
+def _any_draws(nodes: Iterable[Any]) -> bool:
     return any("seed2" in node.attr and op_def_registry.get(node.op).is_stateful for node in nodes)

@@ -143,10 +143,10 @@ class Differentiated:
         """The names of the tensors that count as constants for some gradients."""
         return frozenset(name for call in self.calls for name in call.stopped)
 
-    @property
+    @functools.cached_property
     def crossed(self) -> frozenset[str]:
-        """The names of the tensors at which gradients are taken, or stop; they have operators of their own."""
-        return self.sources | self.stopped
+        """The names of the tensors by which losses are differentiated, or at which gradients stop."""
+        return frozenset(name for call in self.calls for name in call.crossed)
 
     def is_constant(self, tensor: Any) -> bool:
         """Tells whether a tensor counts as constant wherever gradients would flow through it.

@@ -204,11 +204,12 @@ def _gradients(
     graph: Any, tape: Any, recorded: _Recorded, targets: list[Any], sources: list[Any], weights: list[Any]
 ) -> list[Any]:
     """The gradients of what a tape has recorded, noted; None for each source that no target depends on."""
-    inner = {id(outer): each for outer, each in graph.captures if _handle(outer) is None}
-    targets = [inner.get(id(target), target) for target in _read(targets, graph, recorded)]
+    targets = _read(targets, graph, recorded)
+    captured = {id(outer): inner for outer, inner in graph.captures}
+    targets = [captured.get(id(target), target) for target in targets]
     inside = recorded.operations()
     reached, beside = _reached(tape, recorded, inside)
-    watched = {id(inner.get(key, each)) for key, (each, _) in recorded.watched.items()}
+    watched = {id(captured.get(key, each)) for key, (each, _) in recorded.watched.items()}
     pairs = [
         # What is watched is recorded, too; a tensor of its own, as it may be what is asked for.
         (y if y.op in reached else tf.identity(y), weights[place] if place < len(weights) else None)
@@ -225,8 +226,7 @@ def _gradients(
         for tensor in op.inputs
         if tensor.op not in inside and tensor.op.inputs and is_differentiable(tensor.dtype)
     }
-    captured = {id(outer): inner for outer, inner in graph.captures}
-    asked = [_variable(inner.get(id(sources[place]), sources[place])) for place in places]
+    asked = [_variable(captured.get(id(sources[place]), sources[place])) for place in places]
     handles = [_handle(source) for source in asked]
     belongs = [
         source.name if handle is None else captured[id(handle)].op.name

@@ -76,6 +76,11 @@ class GradientCall:
     stopped: tuple[str, ...]
     inside: frozenset[str]
 
+    @property
+    def crossed(self) -> tuple[str, ...]:
+        """The names of the tensors by which losses are differentiated, or at which gradients stop."""
+        return (*(one.source for one in self.outputs if ":" in one.source), *self.stopped)
+
     def renamed(self, names: Mapping[str, str]) -> GradientCall:
         """The differentiation in a graph in which some tensors have other names."""
         return replace(

@@ -70,7 +70,7 @@ class UserGraph:
         """
         made: dict[str, GradientCall] = {}
         for call in self.calls:
-            for name in (*(one.source for one in call.outputs), *call.stopped):
+            for name in call.crossed:
                 if name not in made:
                     continue
                 given, losses = (self._before(names) for names in ([name], call.losses))
@@ -91,8 +91,7 @@ class UserGraph:
     @functools.cached_property
     def crossed(self) -> frozenset[str]:
         """The names of the tensors by which losses are differentiated, or at which gradients stop."""
-        by = (one.source for call in self.calls for one in call.outputs)
-        return frozenset((*by, *(name for call in self.calls for name in call.stopped)))
+        return frozenset(name for call in self.calls for name in call.crossed)
 
     @functools.cached_property
     def is_differentiated_twice(self) -> bool:

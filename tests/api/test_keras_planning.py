@@ -17,6 +17,7 @@ _SCRIPT = Path(__file__).parent.parent / "scripts" / "keras_planning.py"
 _CASES = [
     "plan and frontier need no mpi",
     "plan is of the batch that fit would make",
+    "metrics and losses of outputs take no trace of their own",
     "plans are shown and compared without their models",
     "plans keep to layout maps on meshes of names",
     "layout maps that do not fit say why",

@@ -66,6 +66,28 @@ def plan_is_of_the_batch_that_fit_would_make() -> None:
 
 
 @case
+def metrics_and_losses_of_outputs_take_no_trace_of_their_own() -> None:
+    traces = []
+
+    class Noted(layers.Layer):
+        def call(self, x: Any) -> Any:
+            traces.append(x)
+            return x
+
+    def step_names() -> list[str]:
+        return list(tensoropt.keras.plan(model, _eight(), batch_size=64).operators)
+
+    keras.backend.clear_session()
+    x = keras.Input((16,))
+    model = keras.Model(x, [layers.Dense(8, name="a")(Noted()(x)), layers.Dense(1, name="b")(x)])
+    model.compile("adam", {"a": "mse", "b": "mae"}, metrics={"a": ["accuracy", "mse"], "b": ["mae"]})
+    traces.clear()
+    names = step_names()
+    assert len(traces) == 1, len(traces)
+    assert names == step_names()  # as if they had been built before
+
+
+@case
 def plans_are_shown_and_compared_without_their_models() -> None:
     rows = tensoropt.strategy_rows(tensoropt.keras.plan(_model(), _eight(), batch_size=64))
     assert {*_KERNELS} <= {row["operator"] for row in rows}

@@ -2,7 +2,8 @@
 
 Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which return a function that takes
 an iterator and performs a step; the trainer keeps it as ``train_function``. On the one model, functions of tensoropt
-replace these. While ``fit`` and its likes run, ``TFEpochIterator`` reads datasets without tf.data's tuner.
+replace these. Metrics and losses that the model was compiled with are built outside of the trace that builds them.
+While ``fit`` and its likes run, ``TFEpochIterator`` reads datasets without tf.data's tuner.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
 
     Its optimizer is built, if all layers are: in a trace it would take the name that its operations then lack. Layers
     may make variables when they are first called, and what a step of the script's own trains, only the step knows:
-    there the optimizer is built in the trace, as Keras builds it.
+    there the optimizer is built in the trace, as Keras builds it. Metrics and losses make their variables outside of
+    the trace in which they are built, so that there need not be another trace without.
     """
     import keras
 
@@ -169,8 +171,22 @@ def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
     if kind == "train" and is_keras_own and is_built and not getattr(optimizer, "built", True):
         with made_later(), keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
             optimizer.build(model.trainable_variables)
+    for part in (model._compile_metrics, model._compile_loss):
+        if part is not None and not part.built:
+            part.build = _outside(part.build)
     step: Callable[[Any], Any] = getattr(model, f"{kind}_step")
     return step
+
+
+def _outside(build: Callable[..., None]) -> Callable[..., None]:
+    """Lifts what a function builds out of a trace that calls the function."""
+
+    @functools.wraps(build)
+    def call(*args: Any) -> None:
+        with tf.init_scope(), made_later():
+            build(*args)
+
+    return call
 
 
 def replace_steps(

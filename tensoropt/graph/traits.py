@@ -67,6 +67,8 @@ class Traits:
         in_place: whether its output may take the buffer of an input that is of the same size and split alike; kernels
             that read more of the input than the point that they write cannot.
         passes_gradient: whether the gradient of an input that has the output's shape is the output's gradient.
+        passes_rows: whether a gradient that arrives as rows (``IndexedSlices``) goes on as these rows (True), or as
+            others (False); None if it goes on whole.
         blocks_gradient: whether no gradient flows back through it.
         multilinear: whether it is linear in each input, so that the gradient of one reads the others only.
         linear: the inputs in which it is linear, all of them together, where gradients do not just pass through it.
@@ -106,6 +108,7 @@ class Traits:
     converts: bool = False
     in_place: bool = True
     passes_gradient: bool = False
+    passes_rows: bool | None = None
     blocks_gradient: bool = False
     multilinear: bool = False
     linear: tuple[int, ...] = ()

@@ -493,7 +493,26 @@ def rules_of(graph: Graph) -> dict[str, OpRule]:
             alike.setdefault(form, rules[op.name])
     if graph.is_differentiated_twice:
         rules = {name: rule if traits(graph[name]).role else _twice(rule) for name, rule in rules.items()}
-    return rules
+    return rules | {name: dataclasses.replace(rules[name], split=()) for name in _behind_other_rows(graph, rules)}
+
+
+def _behind_other_rows(graph: Graph, rules: Mapping[str, OpRule]) -> set[str]:
+    """Operators through which rows of a gradient go back as other rows, with the lookups that make them.
+
+    Devices code the rows of other devices' pieces by indices that are none, of which TensorFlow's gradients of these
+    operators would make some; and they may give as many rows as the indices say.
+    """
+    found: set[str] = set()
+    for op in graph.operators:
+        if (place := rules[op.name].sparse_input) is None:
+            continue
+        behind, tensor = {op.name}, op.inputs[place]
+        while traits(graph[tensor.op]).is_fanout or traits(graph[tensor.op]).passes_rows:
+            behind.add(tensor.op)
+            tensor = graph[tensor.op].inputs[0]
+        if traits(graph[tensor.op]).passes_rows is False:
+            found |= {*(name for name in behind if not traits(graph[name]).is_fanout), tensor.op}
+    return found
 
 
 def _form(graph: Graph, op: Operator) -> Hashable:
@@ -527,8 +546,8 @@ def begin_of(consumer: Operator, given: TensorLayouts) -> Layout:
 
 
 def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:
-    """Edges along which a gradient goes back as rows: into a table that is looked up in, and into a fan-out that only
-    lookups read."""
+    """Edges along which a gradient goes back as rows: into a table that is looked up in, and into a fan-out or another
+    op that passes rows and that only lookups read."""
     found: set[Edge] = set()
     for op in reversed(graph.operators):
         for position, tensor in enumerate(op.inputs):
@@ -536,7 +555,8 @@ def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:
             if edge not in graph.differentiable:
                 continue
             readers = [reader for reader in graph.consumers(TensorId(op.name)) if reader in graph.differentiable]
-            only_lookups = traits(op).is_fanout and found.issuperset(readers)
+            passes = traits(op).is_fanout or traits(op).passes_rows
+            only_lookups = bool(passes and readers) and found.issuperset(readers)
             if rules[op.name].sparse_input == position or only_lookups:
                 found.add(edge)
     return frozenset(found)

@@ -141,10 +141,10 @@ def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
     """The layers, with those as one between which gradients would be sent as rows."""
     graph, at, readers = space.graph, _where_read(space, layer_of), dict[str, list[int]]()
     for edge in space.edges:
-        looks_up = space.row_elements(edge) is not None and not traits(graph[edge.consumer]).is_fanout
+        looks_up = space.row_elements(edge) is not None and not _passes_rows(graph[edge.consumer])
         if looks_up and edge.consumer in at:
             table = edge.tensor.op
-            while traits(graph[table]).is_fanout:
+            while _passes_rows(graph[table]):
                 table = graph[table].inputs[0].op
             readers.setdefault(table, []).append(at[edge.consumer])
     begins = np.ones(1 + max(layer_of.values(), default=0), np.int64)
@@ -152,6 +152,10 @@ def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
         begins[min(layers) + 1 : max(layers) + 1] = 0
     number = np.cumsum(begins) - 1
     return {name: int(number[layer]) for name, layer in layer_of.items()}
+
+
+def _passes_rows(op: Operator) -> bool:
+    return traits(op).is_fanout or bool(traits(op).passes_rows)
 
 
 def _filters(op: Operator, still: frozenset[str]) -> int | None:

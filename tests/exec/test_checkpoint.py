@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.tf
 
 RANKS = (1, 2, 3, 4, 6)
-NAMES = {"w": "w", "b": "b", "renamed": "v", "count": "count"}
+NAMES = {"w": "w", "b": "b", "renamed": "v", "half": "half", "none": "none", "count": "count"}
 
 
 def _built() -> Any:
@@ -25,9 +25,12 @@ def _built() -> Any:
     w = tensoropt.get_variable("w", [24, 36])
     b = tensoropt.get_variable("b", [36], dtype=tensoropt.float32)
     v = tensoropt.get_variable("v", [36, 12], dtype=tensoropt.bfloat16)
+    half = tensoropt.get_variable("half", [36, 12], dtype=tensoropt.float16)
+    none = tensoropt.get_variable("none", [0, 12])
     tensoropt.get_variable("count", [], dtype=tensoropt.int64, initializer=tensoropt.initializers.zeros())
     hidden = tensoropt.nn.relu(tensoropt.matmul(x, w) + b)
-    y = tensoropt.matmul(hidden, tensoropt.cast(v, tensoropt.float32))
+    y = tensoropt.matmul(hidden, tensoropt.cast(v, tensoropt.float32) + tensoropt.cast(half, tensoropt.float32))
+    y += tensoropt.reduce_sum(none, axis=0)
     loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.nn.dropout(y, rate=0.5, seed=3)))
     tensoropt.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
     return import_model(current_model())
@@ -39,7 +42,8 @@ def _values() -> dict[str, np.ndarray]:
     random = np.random.default_rng(5)
     v = random.normal(size=(36, 12)).astype(tf.bfloat16.as_numpy_dtype)
     w, b = random.normal(size=(24, 36)).astype(np.float32), random.normal(size=36).astype(np.float32)
-    return {"w": w, "b": b, "v": v, "count": np.int64(7) * 10**12}
+    half, none = random.normal(size=(36, 12)).astype(np.float16), np.zeros((0, 12), np.float32)
+    return {"w": w, "b": b, "v": v, "half": half, "none": none, "count": np.int64(7) * 10**12}
 
 
 def _in_world(imported: Any, ranks: int, seed: int, work: Any) -> list[Any]:
@@ -62,8 +66,10 @@ def _in_world(imported: Any, ranks: int, seed: int, work: Any) -> list[Any]:
     return run_threads(ranks, plan.mesh.shape, run)
 
 
-def _save(imported: Any, ranks: int, seed: int, prefix: str, values: Mapping[str, np.ndarray]) -> list[int]:
-    """Saves as all ranks of a plan; gives the ranks that wrote."""
+def _save(
+    imported: Any, ranks: int, seed: int, prefix: str, values: Mapping[str, np.ndarray], in_pieces: dict[str, Any]
+) -> list[int]:
+    """Saves as all ranks of a plan; gives the ranks that wrote, and what was in pieces and saved whole."""
     from tensoropt.api.session import checkpoint_files as files
     from tensoropt.exec.program.checkpoint import state_of, write_tensors
 
@@ -72,16 +78,18 @@ def _save(imported: Any, ranks: int, seed: int, prefix: str, values: Mapping[str
     def work(executor: Any, checkpointing: Any) -> list[int]:
         executor.state.set_variables(values.__getitem__)
         executor.state.trained = 17
+        whole = checkpointing.whole()
+        in_pieces.update(whole)
         if executor.state.engine.rank in checkpointing.writers:
             checkpointing.write(files.part_of(folder, executor.state.engine.rank))
         if executor.state.engine.rank == 0:
-            write_tensors(os.path.join(folder, "state"), state_of(executor))
+            write_tensors(os.path.join(folder, "beside"), {**whole, **state_of(executor)})
         assert checkpointing.is_whole
         return list(checkpointing.writers)
 
     (writers, *others) = _in_world(imported, ranks, seed, work)
     assert all(other == writers for other in others)
-    files.publish(folder, [*(files.part_of(folder, rank) for rank in writers), os.path.join(folder, "state")], prefix)
+    files.publish(folder, [*(files.part_of(folder, rank) for rank in writers), os.path.join(folder, "beside")], prefix)
     return writers
 
 
@@ -97,15 +105,17 @@ def test_what_any_number_of_ranks_saves_any_other_restores_and_plain_tensorflow_
 
     imported, values = _built(), _values()
     writers: set[int] = set()
+    in_pieces: dict[str, Any] = {}
     for ranks in RANKS:
         monkeypatch.setattr(checkpoint, "SLICE_BYTES", 1 << 26 if ranks % 2 else 200)  # a few rows
-        writers |= set(_save(imported, ranks, ranks, str(tmp_path / f"of-{ranks}"), values))
+        writers |= set(_save(imported, ranks, ranks, str(tmp_path / f"of-{ranks}"), values, in_pieces))
         reader = tf.train.load_checkpoint(str(tmp_path / f"of-{ranks}"))
         for name, own in NAMES.items():
             assert reader.get_tensor(name).tobytes() == values[own].tobytes()
             assert reader.get_variable_to_dtype_map()[name].as_numpy_dtype == values[own].dtype
         assert files.damage(str(tmp_path / f"of-{ranks}")) == ""
     assert max(writers) > 1, "no plan has stored a variable in pieces"
+    assert in_pieces.keys() == {"half", "none"}
     # TensorFlow itself saves what it holds whole, here without any state of ours.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = {name: tf.compat.v1.Variable(values[own], use_resource=True) for name, own in NAMES.items()}

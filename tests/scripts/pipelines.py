@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,70 @@ def the_last_batch_may_be_smaller() -> None:
             wanted = wanted or got
             for key, value in got.items():
                 close(value, wanted[key], f"{what}: {key}")
+
+
+def _compare(make: Callable[[Any], Model], script: Callable[[Any, Model, Any], Mapping[str, Any]]) -> None:
+    """Fails unless a script gets the same as in one process, planned for batches of 8 and by its first training run."""
+    for size in (8, None):
+        wanted: Mapping[str, Any] = {}
+        for what, m, made, session in in_sessions(make, batch_size=size, plans=("data_parallel", "mini_memory")):
+            got = script(m, made, session)
+            wanted = wanted or got
+            for key, value in got.items():
+                close(value, wanted[key], f"{what}, {size}: {key}")
+
+
+@case
+def what_waits_for_a_pipeline_runs_it() -> None:
+    def make(m: Any) -> Model:
+        read = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).repeat().batch(8)
+        iterator = m.data.make_initializable_iterator(read)
+        x, y = iterator.get_next()
+        made = trained_by(m, x, y)
+        epoch = m.get_variable("epoch", [], m.int32, initializer=m.zeros_initializer(), trainable=False)
+        with m.control_dependencies([x]):
+            after_element = m.identity(made["w"])
+            counted = epoch.assign_add(100)
+        with m.control_dependencies([iterator.initializer]):
+            begun = epoch.assign_add(1)
+        noise = m.random_normal([m.shape(x)[0], 6], seed=3)  # which takes an element for its size
+        waits = {"after element": after_element, "counted": counted.op, "begun": begun, "begin": begun.op}
+        return {**made, **waits, "noise": noise, "epoch": epoch, "start": iterator.initializer}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        session.run(made["start"])
+        got: dict[str, Any] = {}
+        for fetch in ("train", "after element", "counted", "noise", "begun", "noise", "counted", "begin", "counted"):
+            value = session.run(made[fetch])
+            if fetch == "noise":
+                got[f"rows {len(got)}"] = value.shape[0]
+            got[f"x {len(got)}"] = session.run(made["x"])
+            got[f"epoch {len(got)}"] = session.run(made["epoch"])
+        return got
+
+    _compare(make, script)
+
+
+@case
+def what_is_fed_keeps_the_pipeline_where_it_is() -> None:
+    def make(m: Any) -> Model:
+        read = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).repeat().batch(8)
+        x, y = m.data.make_one_shot_iterator(read).get_next()
+        return trained_by(m, m.placeholder_with_default(x, [None, 6]), m.placeholder_with_default(y, [None]))
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        got: dict[str, Any] = {"first": session.run([made["train"], made["loss"]])[1]}
+        late = m.exp(-made["loss"])
+        for rows in (8, 3, 1):
+            feeds = {made["x"]: _FEATURES[:rows], made["y"]: _LABELS[:rows]}
+            got[f"loss of {rows}"] = session.run(made["loss"], feeds)
+            got[f"late of {rows}"] = session.run(late, feeds)
+            got[f"x after {rows}"] = session.run(made["x"])
+        return got
+
+    _compare(make, script)
 
 
 @case

@@ -18,6 +18,7 @@ from tensoropt.api.session.job import current_job
 from tensoropt.errors import FeedError, ProblemError, SessionError
 from tests.scripts.cases import Model, batch, case, classifier, close, core_case, main, normal, raises, random_plan
 
+_ROWS = np.random.default_rng(2).normal(size=(8, 4)).astype(np.float32)
 _PLANS: tuple[str | int, ...] = ("data_parallel", 1)
 
 
@@ -349,6 +350,36 @@ def what_prints_does_so_once_and_whole() -> None:
         session.run(made["w1"])  # by now all ranks have printed
         if m is tensoropt and m.world_rank() == 0:
             assert file.read_text() == "[8 8]\n" * 2
+
+
+@case
+def another_session_begins_as_the_first_one() -> None:
+    def make(m: Any) -> Model:
+        x = m.placeholder(m.float32, [8, 4])
+        w = m.get_variable("w", [4, 6], initializer=m.glorot_uniform_initializer())
+        drawn = m.random_normal([8, 6])
+        loss = m.reduce_mean(m.square(m.nn.dropout(m.matmul(x, w), rate=0.5) + drawn))
+        step = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {"x": x, "loss": loss, "step": step, "init": m.global_variables_initializer()}
+
+    def script(m: Any, made: Model, first: Any) -> Mapping[str, Any]:
+        got: dict[str, Any] = {}
+
+        def train(name: str, session: Any) -> None:
+            session.run(made["init"])
+            feeds = {made["x"]: _ROWS}
+            got[name] = [session.run([made["loss"], made["step"]], feeds)[0] for _ in range(3)]
+
+        train("first", first)
+        train("first again", first)
+        for name in ("second", "third"):
+            with m.Session(graph=first.graph) as session:
+                train(name, session)
+                train(f"{name} again", session)
+        assert got["first"] == got["second"] == got["third"] != got["first again"] == got["second again"]
+        return got
+
+    compare_sessions(make, script)
 
 
 @case

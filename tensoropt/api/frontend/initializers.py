@@ -43,11 +43,14 @@ def initializers(graph: Any) -> dict[str, Any]:
 def initialized_by(operation: Any) -> tuple[frozenset[str], tuple[str, ...]]:
     """The variables whose initializers an operation is or groups, and the names of the others that it groups.
 
-    ``global_variables_initializer`` is a group; scripts group such groups, and add other operations.
+    ``global_variables_initializer`` is a group; scripts group such groups, and add other operations. What is no group
+    and waits for an initializer is none of these: it does something itself.
     """
     names = {initializer.name: variable for variable, initializer in initializers(operation.graph).items()}
     if operation.name in names:
         return frozenset({names[operation.name]}), ()
+    if not traits(operation).is_group:
+        return frozenset(), ()
     variables: set[str] = set()
     others: list[str] = []
     pending, seen = [operation], {operation.name}

@@ -17,10 +17,12 @@ from tensoropt.api.frontend.effects import PLACEHOLDER, is_pipeline, makes_handl
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.initializers import initializers
 from tensoropt.api.frontend.meta_graphs import exported, keep_said_shapes, without_hints
+from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.source import Part, Source
+from tensoropt.api.frontend.walks import needs
 from tensoropt.api.mirror.model import GradientCall, Model
 
-__all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "without_pipelines"]
+__all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "read_of", "without_pipelines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,30 @@ def pipelines_of(graph: Any) -> Pipelines:
         if any(reader.name not in inside for reader in tensor.consumers())
     ]
     return Pipelines(frozenset(inside), {f"{x.op.name}/element{x.value_index}": x for x in read})
+
+
+def read_of(
+    model: Model, pipelines: Pipelines, names: Iterable[str], given: Iterable[str], fed: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What operations read of pipelines, as TensorFlow would: the placeholders of elements, and operations to run.
+
+    TensorFlow takes an element where only its size is asked for, and for what waits for the element.
+
+    Args:
+        model: the model.
+        pipelines: of its graph.
+        names: of operations, or of operators that are gradients.
+        given: names of tensors that are fed.
+        fed: names of placeholders that are fed, those of elements among them.
+    """
+    fed = frozenset(fed)
+    there = {*given, *(tensor.name for place, tensor in pipelines.elements.items() if place in fed)}
+    part = part_of(model, names, there, fed).operations
+    places = [x for x, tensor in pipelines.elements.items() if tensor.op.name in part and x not in fed]
+    makers = {pipelines.elements[place].op.name for place in places}
+    inside = [model.graph.get_operation_by_name(name) for name in sorted(part & pipelines.inside)]
+    within = {needed.name for op in inside for needed in needs(op)}
+    return tuple(places), tuple(op.name for op in inside if op.name not in within | makers)
 
 
 # By model: its graph's version and the numbers of its differentiations and merged rows, and what it was made to then.

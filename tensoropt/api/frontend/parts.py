@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,14 @@ def choose_part(source: Source) -> Source:
     return source if only is None else replace(source, part=part_of(source.model, only))
 
 
-def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> Part:
+def part_of(model: Model, names: Iterable[str], given: Container[str] = (), fed: Container[str] = ()) -> Part:
     """The part of a model that some operations are.
 
     Args:
         model: the model.
         names: of operations, or of operators that are gradients.
         given: names of tensors that are there already, of which nothing is needed.
+        fed: names of placeholders that are fed, of whose defaults nothing is needed.
     """
     graph = model.graph
     outputs = [(call, output) for call in model.gradient_calls for output in call.outputs]
@@ -65,6 +66,8 @@ def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> 
         if name in merged:
             rows = merged[name]
             return [rows.merged_values, rows.merged_indices, *made([rows.values, rows.indices])]
+        if name in fed:
+            return []
         op = graph.get_operation_by_name(name)
         return [*(name for tensor in op.inputs for name in made_by(tensor)), *waited(op.control_inputs)]
 

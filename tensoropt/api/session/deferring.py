@@ -81,10 +81,6 @@ class Deferral:
         """Gives the script's plan what was found and built."""
         self._plan.plan = plan
 
-    def read_by(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Collection[str]:
-        """The names of what fetches need, placeholders among it, without those that are fed."""
-        return self._fed.part(names_of(fetches)).operations - feeds.keys()
-
     def stored(self, topology: Topology) -> tuple[Plan, ImportedModel]:
         """A plan that stores the variables, and nothing else: no shape of what is fed is known yet; collective."""
         with self._world.step("storing variables"):
@@ -97,7 +93,7 @@ class Deferral:
         Fetches train if they need a gradient. Where the model has none, any run that is fed counts as a training run.
         """
         part = self._fed.part(names_of(fetches))
-        opened = self._fed.opened(names_of(fetches))
+        opened = self._fed.opened(names_of(fetches), fed=frozenset(key for key in feeds if isinstance(key, str)))
         trains = bool(part.gradients if self._model.gradient_calls else opened)
         if not trains:
             return False, self._fed.arrays(feeds, opened)

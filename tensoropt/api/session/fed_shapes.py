@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class FedShapes:
             self._parts[key] = part_of(self._model, key)
         return self._parts[key]
 
-    def opened(self, names: Iterable[str], given: Iterable[TensorId] = (), fed: Container[str] = ()) -> frozenset[str]:
+    def opened(self, names: Iterable[str], given: Iterable[TensorId] = (), fed: Collection[str] = ()) -> frozenset[str]:
         """The placeholders with open sizes that some operations need where some tensors are there already.
 
         Args:
@@ -66,7 +66,8 @@ class FedShapes:
             given: the tensors.
             fed: the names of placeholders that are fed, of which one with a default need not be.
         """
-        found = part_of(self._model, names, {str(tensor) for tensor in given}) if given else self.part(names)
+        there = {str(tensor) for tensor in given}
+        found = part_of(self._model, names, there, fed) if there or fed else self.part(names)
         ops = map(self._model.graph.get_operation_by_name, found.operations & self._all().keys())
         return frozenset(op.name for op in ops if traits(op).must_be_fed or op.name in fed)
 

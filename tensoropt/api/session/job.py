@@ -79,6 +79,8 @@ class Job:
     variants: Variants | None = None
     pipelines: PipelineSession | None = None  # of the model that runs
     fetched: dict[Any, tuple[Any, Any]] = field(default_factory=dict)  # of it: fetches, by their identity or name
+    read: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)  # of pipelines, by fetches
+    drawing: set[int] = field(default_factory=set)  # the numbers of sessions that have given initial values
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the thread whose turn it is
     _initial: list[InitialValues] = field(default_factory=list)  # of what the script has initialized since the build
 
@@ -210,6 +212,7 @@ class Job:
         They run before there is an execution graph, too.
         """
         self.fetched.clear()
+        self.read.clear()
         if self.pipelines is not None and self.pipelines.graph is graph:
             return
         self.start_once()
@@ -236,6 +239,7 @@ class Job:
         self.initialize()
         # The script's own first initializer gives what TensorFlow's gives: the first random numbers.
         self._forget_initial()
+        self.drawing.clear()
 
     def _use(self, executor: Executor, model: Model, imported: ImportedModel, seeds: Seeds) -> None:
         self.executor, self.model, self.seeds = executor, model, seeds
@@ -418,6 +422,17 @@ class Job:
         if digests is not None:
             with working("comparing initial values"):
                 digests.agree(self.world.comm, executor.graph)
+
+    def begin_draws(self, session: int) -> None:
+        """Begins all random numbers anew where another session than before gives variables their initial values.
+
+        Random operators of TensorFlow have their states in the session.
+        """
+        if self.drawing and session not in self.drawing:
+            self._forget_initial()
+            if self.executor is not None:
+                self.executor.state.begin_states()
+        self.drawing.add(session)
 
     def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues]:
         """Returns the source of each variable's initial value: the first copy of the model that had the variable."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.input_pipelines import Pipelines
+from tensoropt.api.frontend.input_pipelines import Pipelines, read_of
 from tensoropt.api.mirror.model import model_to_plan
 from tensoropt.api.session.fetches import flat_feeds, nested_fetches, note_parts
 from tensoropt.api.session.job import Job
@@ -16,7 +16,8 @@ from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_n
 from tensoropt.api.session.pipeline_session import Piped
 from tensoropt.errors import SessionError
 from tensoropt.exec.engines.guard import EndedError
-from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.fetch import Fetch, names_of
+from tensoropt.graph.spec import TensorId
 from tensoropt.stages import working
 
 __all__ = ["run", "turn"]
@@ -52,27 +53,29 @@ def run(
     fetches: Any,
     feed_dict: Mapping[Any, Any] | None,
     *,
-    graph: Any = None,
+    session: Any = None,
     options: Any = None,
     run_metadata: Any = None,
 ) -> Any:
     """Runs nested fetches of a job's model; see :func:`tensoropt.run`, and for the options ``tensoropt.Session.run``.
 
+    The session is the script's, if it has one; of that session's graph the execution graph must be.
+
     Raises:
         SessionError: with several ranks, if another thread is in a run.
     """
     with turn(job, "run"):
-        return _run(job, fetches, feed_dict, graph, options, run_metadata)
+        return _run(job, fetches, feed_dict, session, options, run_metadata)
 
 
 def _run(
-    job: Job, fetches: Any, feed_dict: Mapping[Any, Any] | None, graph: Any, options: Any, run_metadata: Any
+    job: Job, fetches: Any, feed_dict: Mapping[Any, Any] | None, session: Any, options: Any, run_metadata: Any
 ) -> Any:
     try:
         job.world.require_member("run")
         if job.executor is None and job.deferral is None:
             job.begin(model_to_plan().graph)
-        if graph is not None and job.model is not None and graph is not job.model.graph:
+        if session is not None and job.model is not None and session.graph is not job.model.graph:
             raise SessionError(
                 "Session.run: the session is of another graph than the one that build_execution_graph built. Open "
                 "it with that graph, Session(graph=…), or build the execution graph of the session's model."
@@ -96,6 +99,8 @@ def _run(
     except Exception as error:
         job.world.meet("run", error)
         raise
+    if initialized and session is not None:
+        job.begin_draws(session.number)
     if initialized and not feeds and job.executor is None and job.deferral is not None:
         job.deferral.initialized.append(initialized)
     elif initialized:
@@ -130,10 +135,8 @@ def _read(
         return {}, {}
     elements = _piped(job).elements
     try:
-        runs = job.deferral or job.variants
-        read = runs.read_by(steps, feeds) if runs is not None and elements and steps else ()
-        places = [place for place in elements if place in read]
-        names = [*(item.name for item in piped), *(elements[place].name for place in places)]
+        places, waited = _read_by(job, steps, feeds)
+        names = [*(item.name for item in piped), *(elements[place].name for place in places), *waited]
         if not names:
             return {}, {}
         with working("reading the input pipeline"):
@@ -143,7 +146,20 @@ def _read(
         raise
     if not steps:
         job.world.meet(f"run [{', '.join(names)}] of an input pipeline")
-    return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=True))
+    return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=False))
+
+
+def _read_by(job: Job, steps: list[Fetch], feeds: Mapping[Any, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What steps read of pipelines: placeholders of elements, and operations to run; worked out once."""
+    pipelines, model = _piped(job), job.model
+    if not (pipelines.inside and steps) or model is None:
+        return (), ()
+    key = tuple(steps), frozenset(feeds)
+    if key not in job.read:
+        given = {str(tensor) for tensor in feeds if isinstance(tensor, TensorId)}
+        names = names_of(fetch for fetch in steps if fetch not in feeds)
+        job.read[key] = read_of(model, pipelines, names, given, [name for name in feeds if isinstance(name, str)])
+    return job.read[key]
 
 
 def _resolved(job: Job, item: Any) -> Any:

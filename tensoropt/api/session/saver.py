@@ -36,6 +36,7 @@ __all__ = ["Saver"]
 
 _log = logging.getLogger("tensoropt")
 _SHOWN = 5
+_BESIDE = "beside"  # the part of a checkpoint that has what is not in pieces
 
 
 class Saver:
@@ -231,6 +232,7 @@ class Saver:
     def _write(self, job: Job, executor: Executor, pieces: Checkpointing, path: str, save_path: str) -> None:
         what = f"Saver.save to '{path}'"
         host = socket.gethostname()
+        whole = pieces.whole()
         folder, first = job.world.on_rank_0(what, lambda: (files.begin(path, save_path), host))
         try:
             with job.world.step(what):
@@ -243,11 +245,12 @@ class Saver:
                     if job.world.rank in pieces.writers:
                         pieces.write(files.part_of(folder, job.world.rank))
                         files.keep_through_power_loss(files.part_of(folder, job.world.rank))
-                    if job.world.rank == 0 and pieces.is_whole:
-                        write_tensors(os.path.join(folder, "state"), state_of(executor))
+                    beside = {**whole, **(state_of(executor) if pieces.is_whole else {})}
+                    if job.world.rank == 0 and beside:
+                        write_tensors(os.path.join(folder, _BESIDE), beside)
                 except (tf.errors.OpError, OSError) as error:
                     raise self._cannot_write(path, error) from error
-            job.world.on_rank_0(what, lambda: self._publish(folder, pieces, path))
+            job.world.on_rank_0(what, lambda: self._publish(folder, pieces, path, [_BESIDE] if beside else []))
         except BaseException:
             if job.world.rank == 0:
                 try:
@@ -256,7 +259,7 @@ class Saver:
                     _log.warning("'%s' is left behind: %s", folder, getattr(error, "message", None) or error)
             raise
 
-    def _publish(self, folder: str, pieces: Checkpointing, path: str) -> None:
+    def _publish(self, folder: str, pieces: Checkpointing, path: str, beside: Sequence[str]) -> None:
         parts = [files.part_of(folder, rank) for rank in pieces.writers]
         unseen = [
             rank for rank, part in zip(pieces.writers, parts, strict=True) if not files.is_visible(f"{part}.index")
@@ -268,7 +271,7 @@ class Saver:
                 "all hosts share."
             )
         try:
-            files.publish(folder, [*parts, *([os.path.join(folder, "state")] if pieces.is_whole else [])], path)
+            files.publish(folder, [*parts, *(os.path.join(folder, name) for name in beside)], path)
         except (tf.errors.OpError, OSError) as error:
             raise self._cannot_write(path, error) from error
 

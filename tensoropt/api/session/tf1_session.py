@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
@@ -17,6 +18,8 @@ from tensoropt.errors import SessionError
 from tensoropt.stages import announce
 
 __all__ = ["InteractiveSession", "Session"]
+
+_NUMBERS = itertools.count()
 
 
 class Apart:
@@ -52,7 +55,11 @@ class Session:
     """``tf.compat.v1.Session`` of a job: it needs the execution graph only when it runs.
 
     All sessions run one execution graph: variables have values from ``build_execution_graph`` on, and keep them when a
-    session is closed. A graph beside the job's model that trains nothing each rank runs alone, as TensorFlow does.
+    session is closed. Where another session gives variables their initial values, random numbers begin anew. A graph
+    beside the job's model that trains nothing each rank runs alone, as TensorFlow does.
+
+    Attributes:
+        number: of this session among those of the process.
 
     Example::
 
@@ -81,6 +88,7 @@ class Session:
         if graph is not None and not isinstance(graph, tf.Graph):
             raise SessionError(f"Session: graph must be a tensoropt.Graph, got {graph!r}.")
         self._graph = current_model().graph if graph is None else graph
+        self.number = next(_NUMBERS)
         self._closed = False
         self._config = config
         self._own: Apart | None = None
@@ -139,9 +147,7 @@ class Session:
         apart = self.apart
         if apart is not None:
             return apart.run(fetches, feed_dict, options, run_metadata)
-        return runs.run(
-            current_job(), fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata
-        )
+        return runs.run(current_job(), fetches, feed_dict, session=self, options=options, run_metadata=run_metadata)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False

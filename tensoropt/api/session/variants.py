@@ -125,13 +125,6 @@ class Variants:
         beside = self._beside[key]
         return beside.run(wanted, self._read_by(beside, given), options, run_metadata)
 
-    def read_by(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Collection[str]:
-        """The names of what fetches need, placeholders among it, without those that are fed."""
-        executor = self._executor
-        if all(map(executor.has, fetches)):
-            return set(executor.inputs_of(fetches, self._read_by(executor, feeds))) - feeds.keys()
-        return self._fed.part(names_of(fetches)).operations - feeds.keys()
-
     def _read_by(self, executor: Executor, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
         """Returns the feeds that an executor's graph reads; the plan's graph has all tensors that may be fed."""
         return {

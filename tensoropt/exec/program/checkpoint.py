@@ -34,6 +34,10 @@ SLICE_BYTES = 1 << 26
 STATE_PREFIX = "_tensoropt/"
 """How names of tensors begin that are no variables, which TensorFlow's own Saver does not ask for."""
 
+_SLICED = frozenset(
+    ("bfloat16", "bool", "complex64", "complex128", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
+)
+"""The dtypes of which TensorFlow reads slices; of others it writes them, too."""
 _GENERATOR = STATE_PREFIX + "generator/"
 _TRAINED = STATE_PREFIX + "trained"
 
@@ -125,11 +129,29 @@ class Checkpointing:
         """True if the checkpoint has all variables of the program, hence also the other state that outlasts a step."""
         return set(self._executor.state.names) <= set(self._names.values())
 
+    def whole(self) -> dict[str, np.ndarray]:
+        """The values of variables that are stored in pieces and cannot be saved so; collective.
+
+        TensorFlow reads slices of some dtypes only, and none without numbers.
+        """
+        names = [name for name, variable in self._names.items() if not self._in_slices(variable)]
+        if not names:
+            return {}
+        return dict(zip(names, self._executor.run([TensorId(self._names[name]) for name in names]), strict=True))
+
+    def _in_slices(self, variable: str) -> bool:
+        """Tells whether devices save their pieces of a variable, or all of it."""
+        return not self._layout(variable).used_axes or self._may_be_cut(variable)
+
+    def _may_be_cut(self, variable: str) -> bool:
+        spec = self._spec(variable)
+        return spec.dtype in _SLICED and 0 not in spec.shape
+
     @property
     def writers(self) -> list[int]:
         """The ranks that have anything to write, ascending: of each piece the first that has it."""
         executor = self._executor
-        layouts = {self._layout(variable) for variable in self._names.values()}
+        layouts = {self._layout(variable) for variable in self._names.values() if self._in_slices(variable)}
         mesh = executor.plan.mesh
         return [rank for rank in range(mesh.size) if any(_is_first(layout, mesh, rank) for layout in layouts)]
 
@@ -162,11 +184,11 @@ class Checkpointing:
         path = tf.compat.v1.placeholder(tf.string, [])
         with tf.control_dependencies(None), tf.device("/CPU:0"):
             for name, variable in self._names.items():
-                if not _is_first(self._layout(variable), mesh, rank):
+                if not _is_first(self._layout(variable), mesh, rank) or not self._in_slices(variable):
                     continue
                 value = self._executor.state.variables[variable].read_value()
                 whole = self._piece(variable)
-                slices = list(whole.cut(value.dtype.size))
+                slices = list(whole.cut(value.dtype.size)) if self._may_be_cut(variable) else [whole]
                 for piece in slices:
                     begin = [offset - start for offset, start in zip(piece.offsets, whole.offsets, strict=True)]
                     names.append(name)
@@ -180,12 +202,16 @@ class Checkpointing:
 
         Args:
             prefix: of a checkpoint that has all the names, in the variables' dtypes.
-            shapes: of each there. Where it is another one than the variable's, the whole is read.
+            shapes: of each there. Where it is another one than the variable's, the whole is read, as is what TensorFlow
+                does not read in slices.
 
         Raises:
             tf.errors.OpError: it cannot be read.
         """
-        kept = {name: shapes[name] == self._spec(variable).shape for name, variable in self._names.items()}
+        kept = {
+            name: shapes[name] == self._spec(variable).shape and self._may_be_cut(variable)
+            for name, variable in self._names.items()
+        }
         wanted = {
             name: (self._piece(variable).spec if kept[name] else "", self._spec(variable).dtype)
             for name, variable in self._names.items()

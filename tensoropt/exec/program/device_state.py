@@ -283,6 +283,11 @@ class DeviceState:
         made = self.session.run({name: each.variable for name, each in self._root.generators.items()})
         return {**self._states, **made}
 
+    def begin_states(self) -> None:
+        """Sets the states of random operators to their beginnings."""
+        self._states.clear()
+        set_states(self.session, dict.fromkeys(self._root.generators.values()))
+
     def set_states(self, states: Mapping[str, np.ndarray]) -> None:
         """Sets states of random operators; of one that is not there yet, when it is."""
         known = self._root.generators

@@ -182,10 +182,6 @@ class Executor:
             raise
         return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=False)]
 
-    def inputs_of(self, fetches: Sequence[Fetch], feeds: _Feeds) -> list[str]:
-        """The names of the placeholders that fetches need where some tensors are fed."""
-        return [op.name for op in self._inputs(tuple(fetches), self._cut(feeds))[1]]
-
     def _call(self, program: _Program, feeds: Sequence[np.ndarray], options: Any, run_metadata: Any) -> Sequence[Any]:
         """Runs a program and returns its results; an error of TensorFlow's in an operator names the user's."""
         try:

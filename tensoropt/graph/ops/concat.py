@@ -30,7 +30,7 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         Sample("ConcatV2", ([floats(4, 12), floats(2, 12), floats(6, 12)], -2)),
         Sample("ConcatV2", ([integers(8, 3, 6), integers(8, 3, 6)], -1)),
     ],
-    traits=Traits(moves=True, unfused=True),
+    traits=Traits(moves=True, unfused=True, passes_rows=False),
 )
 def concat(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the concatenation pass through."""

@@ -100,11 +100,11 @@ _ACTIVATION = Traits(fused_onto=("BiasAdd",))
 _SUM = Traits(passes_gradient=True)
 
 _UNARY = (
-    _Kind("Identity", 1.0, traits=replace(_ALIAS, unfused=True)),
+    _Kind("Identity", 1.0, traits=replace(_ALIAS, unfused=True, passes_rows=True)),
     _Kind("Snapshot", 1.0, traits=Traits(alias=True)),
     _Kind("StopGradient PreventGradient", 1.0, traits=_BARRIER),
     _Kind("CheckNumerics", 1.0, traits=replace(_ALIAS, has_effect=True)),
-    _Kind("Neg", 1.0, traits=Traits(linear=(0,))),
+    _Kind("Neg", 1.0, traits=Traits(linear=(0,), passes_rows=True)),
     _Kind("DeepCopy OnesLike ZerosLike", 1.0),
     _Kind("Sign Floor Ceil Round Rint IsNan IsInf IsFinite", 1.0),
     _Kind("Abs Square", 1.0, (0,)),
@@ -212,7 +212,7 @@ _Kind("SelectV2", 1.0, (0,)).declare(
         Sample("SelectV2", (booleans(3, 1, 1), floats(4, 2), floats(1, 2))),
     ]
 )
-_Kind("Cast", traits=Traits(converts=True, linear=(0,))).declare(
+_Kind("Cast", traits=Traits(converts=True, linear=(0,), passes_rows=True)).declare(
     [
         Sample("Cast", (floats(4, 6),), {"DstT": "float64"}),
         Sample("Cast", (floats(4, 6, low=-9, high=9),), {"DstT": "int32"}),

@@ -31,7 +31,7 @@ def _tile(ctx: Lowering, x: Any) -> list[Any]:
         Sample("Tile", (floats(1, 6, 4), [24, 1, 3])),
         Sample("Tile", (floats(2, 3), [4, 6])),
     ],
-    traits=Traits(moves=True),
+    traits=Traits(moves=True, passes_rows=False),
 )
 def tile(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A repeated dimension is splittable between its copies, by ``t<i>``; any other passes through as ``d<i>``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,13 +102,14 @@ _SEGMENTS = ("SparseSegmentSumWithNumSegments", "SparseSegmentMeanWithNumSegment
 def sparse_segments(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Rows that are looked up and taken together by segment: split look-ups leave partial sums, columns pass through.
 
-    Means need all rows of a segment.
+    Means need all rows of a segment. Where TensorFlow gives a gradient of each row that is looked up once, how many
+    there are differs between pieces, and nothing is split.
     """
     columns = passed(inputs[0].rank, whole={0})[1:]
     is_sum = "Sum" in op.type
     looked_up = dimensions(("n" if is_sum else None,))
     flops = float(inputs[1].elements * (inputs[0].elements // max(inputs[0].shape[0], 1)))
-    return movement(
+    rule = movement(
         inputs,
         op.outputs,
         (((), *columns), looked_up, looked_up),
@@ -117,3 +119,4 @@ def sparse_segments(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         backward_flops=flops,
         saved_inputs=(1, 2),
     )
+    return replace(rule, split=()) if op.attrs.get("sparse_gradient") else rule

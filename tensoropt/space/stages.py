@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
@@ -121,7 +122,7 @@ def _layers(space: SearchSpace) -> dict[str, int]:
         layer = max((result[tensor.op] for tensor in op.inputs if tensor.op in result), default=0)
         weight = _filters(op, still) if traits(op).is_convolution else weight_of(op, still)
         if weight is not None:
-            layer = max(layer, number.setdefault(op.inputs[weight].op, len(number)))
+            layer = max(layer, number.setdefault(_table(space.graph, op.inputs[weight].op), len(number)))
         elif activations(op, still):
             layer = max(layer, number.setdefault(op.name, len(number)))
         result[op.name] = layer
@@ -143,15 +144,19 @@ def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
     for edge in space.edges:
         looks_up = space.row_elements(edge) is not None and not _passes_rows(graph[edge.consumer])
         if looks_up and edge.consumer in at:
-            table = edge.tensor.op
-            while _passes_rows(graph[table]):
-                table = graph[table].inputs[0].op
-            readers.setdefault(table, []).append(at[edge.consumer])
+            readers.setdefault(_table(graph, edge.tensor.op), []).append(at[edge.consumer])
     begins = np.ones(1 + max(layer_of.values(), default=0), np.int64)
     for layers in readers.values():
         begins[min(layers) + 1 : max(layers) + 1] = 0
     number = np.cumsum(begins) - 1
     return {name: int(number[layer]) for name, layer in layer_of.items()}
+
+
+def _table(graph: Graph, name: str) -> str:
+    """What is looked up in, behind operators that pass its rows on."""
+    while _passes_rows(graph[name]):
+        name = graph[name].inputs[0].op
+    return name
 
 
 def _passes_rows(op: Operator) -> bool:

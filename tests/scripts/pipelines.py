@@ -265,9 +265,13 @@ def the_last_batch_may_be_smaller() -> None:
                 close(value, wanted[key], f"{what}: {key}")
 
 
-def _compare(make: Callable[[Any], Model], script: Callable[[Any, Model, Any], Mapping[str, Any]]) -> None:
+def _compare(
+    make: Callable[[Any], Model],
+    script: Callable[[Any, Model, Any], Mapping[str, Any]],
+    sizes: tuple[int | None, ...] = (8, None),
+) -> None:
     """Fails unless a script gets the same as in one process, planned for batches of 8 and by its first training run."""
-    for size in (8, None):
+    for size in sizes:
         wanted: Mapping[str, Any] = {}
         for what, m, made, session in in_sessions(make, batch_size=size, plans=("data_parallel", "mini_memory")):
             got = script(m, made, session)
@@ -327,6 +331,46 @@ def what_is_fed_keeps_the_pipeline_where_it_is() -> None:
         return got
 
     _compare(make, script)
+
+
+@case
+def elements_of_any_kind_are_read() -> None:
+    lengths = [2, 1, 3, 1, 2, 2, 1, 3]
+
+    def make(m: Any) -> Model:
+        slices = m.data.Dataset.from_tensor_slices
+        places = [[row, (5 * row) % 6] for row in range(8)]
+        sparse = m.SparseTensor(places, np.arange(1.0, 9.0, dtype=np.float32), [8, 6])
+        ragged = tf.RaggedTensor.from_row_lengths(_FEATURES[: sum(lengths), 0], lengths)
+        both = [slices(_FEATURES * scale).repeat().batch(2, drop_remainder=True) for scale in (1.0, 100.0)]
+        optional = tf.data.experimental.get_next_as_optional(m.data.make_one_shot_iterator(both[0]))
+        whole = optional.get_value()
+        whole.set_shape([2, 6])
+        first, second = map(m.data.make_one_shot_iterator, both)
+        chosen = m.placeholder(m.bool, [])
+        branch = m.cond(chosen, first.get_next, second.get_next)
+        rows = [
+            m.sparse.to_dense(m.data.make_one_shot_iterator(slices(sparse).repeat().batch(2, True)).get_next()),
+            m.data.make_one_shot_iterator(slices(ragged).repeat().batch(2, True)).get_next().to_tensor(shape=[2, 6]),
+            whole,
+            branch,
+        ]
+        w = m.get_variable("w", [6, 3], initializer=normal(m, 1))
+        for each in rows:
+            each.set_shape([2, 6])
+        losses = [m.reduce_mean(m.square(m.matmul(each, w))) for each in rows]
+        step = m.train.GradientDescentOptimizer(1e-5).minimize(m.add_n(losses))
+        return {"losses": losses, "step": step, "w": w, "chosen": chosen, "first": first.get_next(), "rows": branch}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        got: dict[str, Any] = {}
+        for number, chosen in enumerate([True, False, False, True]):
+            got[f"losses {number}"], _ = session.run([made["losses"], made["step"]], {made["chosen"]: chosen})
+        got["branch"] = session.run(made["rows"], {made["chosen"]: False})
+        return {**got, "first": session.run(made["first"]), "w": session.run(made["w"])}
+
+    _compare(make, script, (None,))
 
 
 @case

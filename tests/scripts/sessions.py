@@ -149,6 +149,44 @@ def any_tensor_can_be_fed() -> None:
     compare_sessions(make, script)
 
 
+@case
+def a_tensor_is_fed_in_another_size_than_planned() -> None:
+    def make(m: Any) -> Model:
+        x = m.placeholder(m.float32, [None, 6], name="x")
+        w1 = m.get_variable("w1", [6, 8], initializer=normal(m, 1))
+        w2 = m.get_variable("w2", [8, 4], initializer=normal(m, 2))
+        code = m.matmul(x, w1) + m.random_normal([m.shape(x)[0], 8], seed=3)
+        decoded = m.matmul(m.nn.relu(code), w2)
+        left, right = m.split(decoded, 2, axis=1)
+        loss = m.reduce_mean(m.square(left - right)) + m.reduce_mean(m.square(code))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {k: v for k, v in locals().items() if k != "m"}
+
+    for size in (8, None):
+        wanted: Mapping[str, Any] = {}
+        for what, m, made, session in in_sessions(make, ("data_parallel", "mini_memory"), batch_size=size):
+            session.run(m.global_variables_initializer())
+            session.run(made["train"], {made["x"]: batch(0)["x"]})
+            codes = np.random.default_rng(4).normal(size=(8, 8)).astype(np.float32)
+            late = m.reduce_sum(made["decoded"] * made["decoded"])
+            got: dict[str, Any] = {}
+            for rows in (8, 5, 1):
+                feeds = {made["code"]: codes[:rows]}
+                both = [made["decoded"], made["code"]]
+                got |= {f"decoded {rows}": session.run(both, feeds), f"late {rows}": session.run(late, feeds)}
+                sides = {made["left"]: codes[:rows, :2], made["right"]: codes[:rows, 2:4]}
+                got[f"loss {rows}"] = session.run(made["loss"], {**feeds, **sides})
+            with pytest.raises((FeedError, ValueError), match=r"shape \(3, 5\)"):
+                session.run(made["decoded"], {made["code"]: codes[:3, :5]})
+            got["w1"] = session.run(made["w1"])
+            wanted = wanted or got
+            for key in wanted:
+                for mine, theirs in (
+                    zip(got[key], wanted[key], strict=True) if "decoded" in key else [(got[key], wanted[key])]
+                ):
+                    close(mine, theirs, f"{what}, {size}: {key}")
+
+
 @core_case
 def a_critic_is_fed_the_actions_that_its_actor_is_trained_by() -> None:
     def make(m: Any) -> Model:

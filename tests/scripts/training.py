@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.scripts.cases import Distributed, Plain, case, close, core_case, main, some_plans
 from tests.scripts.trainings import TRAININGS
 
 
-def check(name: str) -> None:
+def check(name: str, plans: Sequence[str | int] = ("mini_time", 1)) -> None:
     """Takes the turns by plans and in one process, and compares before the first and after each."""
     training = TRAININGS[name]
     fetches = list(training.fetches)
@@ -15,7 +17,7 @@ def check(name: str) -> None:
     for number, turn in enumerate(training.turns):
         plain.run(turn, training.feeds(number))
         wanted.append(plain.run(fetches, training.feeds(number)))
-    for option in some_plans(("mini_time", 1)):
+    for option in some_plans(plans):
         job = Distributed(training.make, option)
         for number, expected in enumerate(wanted):
             if number:
@@ -48,6 +50,11 @@ def gradients_may_be_added_up_over_several_runs() -> None:
 @case
 def rows_may_be_clipped_and_written_by_hand() -> None:
     check("rows")
+
+
+@case
+def rows_may_pass_other_operators() -> None:
+    check("passed rows", ("mini_time", "mini_memory", 1, 2, 3))
 
 
 @case

@@ -58,6 +58,9 @@ def _of_rows_and_dense(m: Any, name: str, words: Any) -> tuple[Any, Any, Any]:
     return m.reduce_mean(m.square(m.matmul(m.reduce_sum(found, 1), w))), table, w
 
 
+_PASSED = ("cast", "negative", "tiled", "above", "below", "left", "right", "segments")
+
+
 def _every_optimizer(m: Any) -> Model:
     words = m.placeholder(m.int32, [BATCH, 3], name="words")
     step = m.train.get_or_create_global_step()
@@ -162,6 +165,35 @@ def _rows(m: Any) -> Model:
     return {**made, "whole": whole, "other": other, "train": m.group(train, by_hand)}
 
 
+def _passed_rows(m: Any) -> Model:
+    """Rows that go through other operators before they come to their tables."""
+    words = m.placeholder(m.int32, [BATCH, 3], name="words")
+
+    def table(name: str, seed: int) -> Any:
+        return m.get_variable(name, [6, 4], initializer=normal(m, seed))
+
+    tables = {name: table(name, 3 + place) for place, name in enumerate(_PASSED)}
+    ways = {
+        "cast": (m.cast(tables["cast"], m.float64), words),
+        "negative": (-m.identity(tables["negative"]), words),
+        "tiled": (m.tile(tables["tiled"], [2, 1]), 2 * words),
+        "above": (m.concat([tables["above"], tables["below"]], 0), 2 * words),
+        "left": (m.concat([tables["left"], tables["right"]], 1), words),
+    }
+    found = [m.reduce_sum(m.square(m.gather(way, places))) for way, places in ways.values()]
+    segments = m.constant(np.arange(3 * BATCH, dtype=np.int32) // 2)
+    summed = m.raw_ops.SparseSegmentSumWithNumSegments(
+        data=tables["segments"],
+        indices=m.reshape(words, [-1]),
+        segment_ids=segments,
+        num_segments=(3 * BATCH + 1) // 2,
+        sparse_gradient=True,
+    )
+    loss = m.add_n([m.cast(each, m.float32) for each in (*found, m.reduce_sum(m.square(summed)))])
+    train = m.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
+    return {**tables, "words": words, "loss": loss, "train": train}
+
+
 def _two_losses(m: Any) -> Model:
     """Two players with variables of their own, one of whom goes first."""
     made = classifier(m)
@@ -205,6 +237,7 @@ TRAININGS: Mapping[str, Training] = {
         _accumulated, ["loss", "w1", "w2", "sum"], turns=("add", "add", "apply", "empty", "add", "apply")
     ),
     "rows": Training(_rows, ["norm", "clipped", "whole", "table", "w", "other"], feeds=_words),
+    "passed rows": Training(_passed_rows, ["loss", *_PASSED], feeds=_words),
     "two losses": Training(_two_losses, ["loss", "judged", "w1", "w2", "fake"], turns=("judge", "player", "judge")),
     "gradients by tensors": Training(
         _of_tensors,

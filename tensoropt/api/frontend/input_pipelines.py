@@ -22,7 +22,7 @@ from tensoropt.api.frontend.source import Part, Source
 from tensoropt.api.frontend.walks import needs
 from tensoropt.api.mirror.model import GradientCall, Model
 
-__all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "read_of", "without_pipelines"]
+__all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "read_of", "with_placeholders", "without_pipelines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,11 @@ def pipelines_of(graph: Any) -> Pipelines:
     inside = {op.name for op in operations if is_pipeline(op)}
     if not inside:
         return Pipelines()
+    for op in operations:
+        # What goes on with an iterator, a branch that reads one, say, or with an element that cannot be fed.
+        taken = (tensor.op.name for tensor in op.inputs if tensor.dtype in (tf.resource, tf.variant))
+        if op.name not in inside and any(name in inside for name in taken):
+            inside.add(op.name)
     for op in reversed(operations):
         readers = [reader for tensor in op.outputs for reader in tensor.consumers()] + op._control_outputs
         if readers and not makes_handle(op) and all(reader.name in inside for reader in readers):
@@ -93,7 +98,7 @@ def read_of(
 
 
 # By model: its graph's version and the numbers of its differentiations and merged rows, and what it was made to then.
-_without: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
 
 
 def cut_pipelines(source: Source) -> Source:
@@ -114,13 +119,24 @@ def without_pipelines(model: Model) -> Model:
     """
     graph = model.graph
     state = (graph.version, len(model.gradient_calls), len(model.merged_rows))
-    known = _without.get(model)
+    known = _known.get(model)
     if known is not None and known[0] == state:
         return known[1]
     pipelines = pipelines_of(graph)
     if not pipelines.inside:
         return model
-    meta = exported(graph)
+    made = _without(model, pipelines)
+    _known[model] = state, made
+    return made
+
+
+def with_placeholders(model: Model, tensors: Mapping[str, Any]) -> Model:
+    """A copy of a model, without pipelines, in which placeholders of the given names are in the place of tensors."""
+    return _without(without_pipelines(model), Pipelines(elements=tensors))
+
+
+def _without(model: Model, pipelines: Pipelines) -> Model:
+    graph, meta = model.graph, exported(model.graph)
     _put_in_place(meta, pipelines.elements, pipelines.inside)
     copy = tf.Graph()
     copy.seed = graph.seed
@@ -138,7 +154,6 @@ def without_pipelines(model: Model) -> Model:
         made.add_gradient_call(call)
     for rows in model.merged_rows:
         made.add_merged_rows(rows)
-    _without[model] = state, made
     return made
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
@@ -227,9 +226,10 @@ class Reference:
                 name: tf.raw_ops.ReadVariableOp(resource=handle, dtype=handle.op.get_attr("dtype"))
                 for name, handle in given.items()
             }
-            # TensorFlow's remapper fuses what is fetched, such as the sigmoid of a swish, and then does not find it.
+            # TensorFlow's rewriting fuses what is fetched, such as the sigmoid of a swish, and then does not find it;
+            # and it needs what is behind a sum that is fed.
             config = tf.compat.v1.ConfigProto()
-            config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
             self._session = tf.compat.v1.Session(graph=self._graph, config=config)
             self._session.run([variable.initializer for variable in own.values()])
             for name, handle in given.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ import numpy as np
 from tensoropt.api.frontend.effects import takes_handle
 from tensoropt.api.frontend.fetchable_operations import fetchable_operations, taking_variable
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
+from tensoropt.api.frontend.input_pipelines import with_placeholders
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes
 from tensoropt.api.session.naming import check_feedable
 from tensoropt.api.session.one_by_one import OneByOne
 from tensoropt.api.session.seeds import Seeds, with_seeds
 from tensoropt.api.session.world import World
-from tensoropt.errors import SessionError
+from tensoropt.errors import FeedError, SessionError
 from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.feeding import checked_array
 from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
@@ -34,8 +37,10 @@ __all__ = ["Variants"]
 _log = logging.getLogger("tensoropt")
 # So many programs are kept; those that were run last.
 _KEPT = 32
-# What is fetched, the whole shapes of what is fed, and tensors that are fed and no placeholders.
-_Key = tuple[tuple[Fetch, ...], tuple[tuple[str, tuple[int, ...]], ...], tuple[TensorId, ...]]
+# What is fetched, the whole shapes of what is fed, the shapes of tensors for which placeholders stand, and tensors that
+# are fed and no placeholders.
+_Shapes = tuple[tuple[Any, tuple[int, ...]], ...]
+_Key = tuple[tuple[Fetch, ...], _Shapes, _Shapes, tuple[TensorId, ...]]
 
 
 class Variants:
@@ -74,6 +79,7 @@ class Variants:
         self._lost = frozenset(op.name for op in inputs if traits(op).has_default and op.name in fed)
         self._beside: OrderedDict[_Key, Executor] = OrderedDict()
         self._built = 0
+        self._places: dict[TensorId, str] = {}
         self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...], frozenset[str]], frozenset[str]] = {}
 
     def run(
@@ -91,17 +97,22 @@ class Variants:
         fed = tuple(sorted(key for key in feeds if isinstance(key, TensorId)))
         try:
             own = all(map(executor.has, wanted))
-            # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
             named = frozenset(key for key in feeds if isinstance(key, str))
-            opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else (), named)
+            is_planned = own and self._has_shapes(feeds, fed)
+            # In other sizes than the plan's, or where something new is fetched, what is fed stands for itself. Not where
+            # gradients are fetched: they may flow back through what is fed.
+            cut = {} if is_planned or self._fed.part(names_of(wanted)).gradients else self._cut(feeds, fed)
+            there = fed if is_planned or cut else ()
+            opened = self._opened(tuple(fetch for fetch in wanted if fetch not in there), there, named)
             if lost := self._lost - feeds.keys():
                 own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(lost)
             # A share may be as large as the batch that was planned.
+            own = own and not cut
             planned = own and self._has_shapes(feeds, opened) and not (opened and self._shares)
             if own:
                 check_feedable(self._tf_graph, feeds)
             arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)
-            what += "".join(f", {name} fed {array.shape}" for name, array in arrays.items())
+            what += "".join(f", {name} fed {array.shape}" for name, array in (*arrays.items(), *cut.items()))
         except Exception as error:
             self._world.meet(what, error)
             raise
@@ -116,14 +127,45 @@ class Variants:
         given = {**feeds, **arrays}
         if own and all(shape == self._planned_shape(name) for name, shape in shapes.items()):
             return executor.run(wanted, self._read_by(executor, given), options, run_metadata)
-        key = (wanted, tuple(sorted(shapes.items())), fed)
+        cut_shapes = {tensor: array.shape for tensor, array in cut.items()}
+        key = (wanted, tuple(sorted(shapes.items())), tuple(cut_shapes.items()), fed)
         if key not in self._beside:
-            self._beside[key] = self._build(what, wanted, shapes, fed)
+            self._beside[key] = self._build(what, wanted, shapes, fed, cut_shapes)
             if len(self._beside) > _KEPT:
                 self._beside.popitem(last=False)
         self._beside.move_to_end(key)
         beside = self._beside[key]
-        return beside.run(wanted, self._read_by(beside, given), options, run_metadata)
+        place_of = {tensor: self._place_of(tensor) for tensor in cut}
+        given = {place_of.get(name, name): value for name, value in given.items()}
+        asked = [TensorId(place_of[fetch]) if fetch in place_of else fetch for fetch in wanted]
+        return beside.run(asked, self._read_by(beside, given), options, run_metadata)
+
+    def _cut(self, feeds: Mapping[Any, Any], fed: Iterable[TensorId]) -> dict[TensorId, np.ndarray]:
+        """What is fed to tensors, as arrays.
+
+        Raises:
+            FeedError: a tensor cannot have the shape that is fed.
+        """
+        found = {}
+        for tensor in fed:
+            declared = self._model.graph.get_tensor_by_name(str(tensor))
+            dtype, shape = declared.dtype.name, declared.shape
+            subject, spec = f"{declared.op.type} '{tensor.op}'", f"{dtype}{shape.as_list() if shape.rank else shape}"
+            array = checked_array(subject, spec, dtype, feeds[tensor])
+            if not shape.is_compatible_with(array.shape):
+                raise FeedError(
+                    f"{subject}: wants the whole {spec}, got shape {array.shape}. Only placeholders take a rank's "
+                    "share of a batch."
+                )
+            found[tensor] = array
+        return found
+
+    def _place_of(self, tensor: TensorId) -> str:
+        """The name of the placeholder that stands for a tensor that is fed."""
+        if tensor not in self._places:
+            name = f"{tensor.op}/fed{tensor.index}"
+            self._places[tensor] = str(self._model.graph.unique_name(name, mark_as_used=False))
+        return self._places[tensor]
 
     def _read_by(self, executor: Executor, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
         """Returns the feeds that an executor's graph reads; the plan's graph has all tensors that may be fed."""
@@ -162,11 +204,12 @@ class Variants:
         fetches: tuple[Fetch, ...],
         shapes: Mapping[str, tuple[int, ...]],
         fed: Iterable[TensorId] = (),
+        cut: Mapping[TensorId, tuple[int, ...]] = MappingProxyType({}),
     ) -> Executor:
-        """An executor beside the plan's; collective."""
+        """An executor beside the plan's, with placeholders of some shapes in the place of tensors; collective."""
         main = self._executor
         with self._world.step(f"importing {what}"):
-            names = names_of(fetches)
+            names = names_of(fetch for fetch in fetches if fetch not in cut)
             barred = sorted(set(names) - fetchable_operations(self._model))
             if barred:
                 culprit = taking_variable(self._model.graph, barred[0])
@@ -182,7 +225,12 @@ class Variants:
                     "tensoropt.global_variables_initializer() for initial values, use tensoropt.train.Saver for "
                     "checkpoints, and fetch gradients themselves."
                 )
-            imported = import_model(self._model, shapes=shapes, only=names)
+            places = {self._place_of(tensor): tensor for tensor in cut}
+            tensors = {place: self._model.graph.get_tensor_by_name(str(tensor)) for place, tensor in places.items()}
+            model = with_placeholders(self._model, tensors) if cut else self._model
+            sizes = {**shapes, **{place: cut[tensor] for place, tensor in places.items()}}
+            asked = [place for place, tensor in places.items() if tensor in fetches]
+            imported = import_model(model, shapes=sizes, only=[*names, *asked])
             check_feedable(imported.tf_graph, fed)
             stored_as = self._stored_as(imported)
         self._world.agree_on_model(imported)

@@ -370,11 +370,11 @@ class _MicroBatch(Builder):
         self._draws, self.ranges = once._draws, once.ranges
         mesh, engine = self._local.plan.mesh, self._local.engine
         for tensor, fed in once.fed_whole.items():
-            dim = next(dim for dim, axes in enumerate(once.steps.layouts[tensor].dims) if axes)
+            own = self._part_of(fed, once.steps.layouts[tensor])
             whole = Layout.replicated(self._local.graph.spec(tensor).rank)
             for each in copies(self._local.graph, tensor):
                 path = canonical_path(whole, self._local.layout_of(each))
-                piece = reshard(self._cut(fed, dim), whole, path, mesh, engine)
+                piece = reshard(own, whole, path, mesh, engine)
                 if piece is not None:
                     self._values[each] = piece
                 self._fed.add(each)
@@ -509,6 +509,17 @@ class _MicroBatch(Builder):
         local, spec = self._local, self._local.graph.spec(edge.tensor).widened
         made, backward = local.wanted(edge).gradient, local.plan.edge(edge).backward
         return reshard(tf.convert_to_tensor(gradient), made, backward, local.plan.mesh, local.engine, spec.dtype)
+
+    def _part_of(self, tensor: Any, time: Layout) -> Any:
+        """The part of this micro-batch, of a tensor that is there for all: of a sum over time the first one has all."""
+        dims = [dim for dim, axes in enumerate(time.dims) if axes]
+        if dims:
+            return self._cut(tensor, dims[0])
+        if not time.partial:
+            return tensor
+        if self._number is None:
+            return tf.zeros_like(tensor) if self._at else tensor
+        return tf.where(tf.equal(self._number, 0), tensor, tf.zeros_like(tensor))
 
     def _cut(self, tensor: Any, dim: int) -> Any:
         """The piece of this micro-batch, of a tensor that has the pieces of all along a dimension."""

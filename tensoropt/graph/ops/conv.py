@@ -9,7 +9,7 @@ from typing import Any
 from tensoropt.graph.halo import Halo, padding_of, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import first_read, is_cut, over_window, own_part, unpadded
+from tensoropt.graph.ops.rims import is_cut, over_window, own_part, piece_number, unpadded
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, contraction
 from tensoropt.graph.sample import Sample, floats, integers
@@ -121,6 +121,7 @@ def _transposed_halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo,
 _STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}
 _CHANNELS = 16  # fewer are few to oneDNN
 _STRIDED_BY_3 = {"strides": [1, 2, 3, 1], "padding": "SAME"}
+_IN_GAPS = {"strides": [1, 3, 4, 1], "padding": "VALID"}
 _PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
 
 
@@ -205,14 +206,21 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
         return ctx.emit([filters, image], static={0: ctx.output_shape()})
 
     def window(piece: Any, filters: Any) -> Any:
-        shape, starts = list(ctx.output_shape()), []
+        shape, starts, beside = list(ctx.output_shape()), [], [(0, 0)] * len(ctx.output_shape())
         for halo in ctx.rule.halos:
             # Behind windows that are narrower than their stride there are zeros.
-            shape[halo.dim] = (piece.shape[halo.dim] - 1) * halo.up + max(halo.window, halo.up)
+            shape[halo.dim] = size = (piece.shape[halo.dim] - 1) * halo.up + max(halo.window, halo.up)
             # As an output without padding: its first element is where the window begins that the first one adds to.
-            starts.append(first_read(ctx, halo) * halo.up - (halo.window - 1 - halo.padding))
+            reads = halo.reads(ctx.pieces(halo.axis))
+            begins = [first * halo.up - (halo.window - 1 - halo.padding) for first, _ in reads]
+            # No window adds to what is before the first one of some piece, or behind the last one: zeros.
+            count = halo.size_out // len(begins)
+            before = max(0, *(begin - count * number for number, begin in enumerate(begins)))
+            behind = max(0, *(count * (number + 1) - begin - size for number, begin in enumerate(begins)))
+            beside[halo.dim] = before, behind
+            starts.append(begins[piece_number(ctx, halo)] - before)
         (made,) = ctx.emit([filters, piece], static={0: shape}, attrs=unpadded(ctx))
-        return own_part(ctx, made, starts)
+        return own_part(ctx, ctx.tf.pad(made, beside) if any(map(any, beside)) else made, starts)
 
     return [over_window(ctx, window, image, filters)]
 
@@ -229,6 +237,7 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
         ),
         Sample("Conv2DBackpropInput", ([1, 8, 12, 2], floats(4, 3, 2, 1), floats(1, 4, 4, 1)), _STRIDED_BY_3),
         Sample("Conv2DBackpropInput", ([1, 8, 12, 2], floats(3, 2, 2, 1), floats(1, 4, 4, 1)), _STRIDED_BY_3),
+        Sample("Conv2DBackpropInput", ([1, 10, 14, 1], floats(1, 2, 1, 1), floats(1, 4, 4, 1)), _IN_GAPS),
     ],
     traits=_traits("Conv2DBackpropFilter", "Conv2D"),
 )

@@ -70,7 +70,8 @@ def _dense(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     tf = ctx.tf
     low = shifted(ctx, widened(ctx, logits), "c")
     weights = widened(ctx, labels)
-    columns = (tf.exp(low), tf.math.multiply_no_nan(low, weights), weights)
+    # NaN for a class without chance and weight, as TensorFlow has it.
+    columns = (tf.exp(low), low * weights, weights)
     total, picked, weight = _summed(ctx, [tf.reduce_sum(column, 1, keepdims=True) for column in columns])
     log_total = tf.math.log(total)
     # sum(labels * (log_total - low))

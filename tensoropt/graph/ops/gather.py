@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,13 +213,17 @@ _LOOKUP_ND = Traits(work=Work.LOOKUP, in_place=False, indices={1: _least_size}, 
 
 def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
     tf = ctx.tf
+    # A variable is read by then, and its op has no policy.
+    look_up = functools.partial(
+        tf.raw_ops.GatherNd, params=params, bad_indices_policy=ctx.op.attrs.get("bad_indices_policy", "")
+    )
     if SAMPLES not in ctx.op.attrs or ctx.pieces("b") == 1:
-        return tf.gather_nd(params, indices)
+        return look_up(indices=indices)
     # The samples are known: they are counted anew, as this device's own.
     *shape, _ = indices.shape.as_list()
     own = ctx.local_size("b")
     numbers = np.arange(own).repeat(int(np.prod(shape)) // own).reshape(*shape, 1)
-    return tf.gather_nd(params, tf.concat([tf.constant(numbers, indices.dtype), indices[..., 1:]], -1))
+    return look_up(indices=tf.concat([tf.constant(numbers, indices.dtype), indices[..., 1:]], -1))
 
 
 @register_op(

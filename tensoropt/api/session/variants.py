@@ -99,7 +99,7 @@ class Variants:
             own = all(map(executor.has, wanted))
             named = frozenset(key for key in feeds if isinstance(key, str))
             is_planned = own and self._has_shapes(feeds, fed)
-            # In other sizes than the plan's, or where something new is fetched, what is fed stands for itself. Not where
+            # In other sizes than the plan's, or where something new is fetched, what is fed stands for itself. Not if
             # gradients are fetched: they may flow back through what is fed.
             cut = {} if is_planned or self._fed.part(names_of(wanted)).gradients else self._cut(feeds, fed)
             there = fed if is_planned or cut else ()

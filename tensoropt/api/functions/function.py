@@ -146,8 +146,9 @@ class Function:
         self._program = program
         self._shard = shard
         self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
-        self._by_form: dict[Hashable, Trace] = {}
+        self._by_form: dict[Hashable, tuple[Trace, bool]] = {}  # and whether ranks give shares
         self._sized = False  # whether each size has a trace of its own
+        self.may_read_sizes, self.reads_sizes = False, False
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
         self._of_objects: WeakKeyDictionary[Any, Function] = WeakKeyDictionary()
 
@@ -210,7 +211,7 @@ class Function:
         check_asked(f"{self._name}.plan", option, find_strategy_arguments)
         self._asked = option, {**find_strategy_arguments}
         if self._signature is not None:
-            self._trace(self._signature, {})
+            self._trace(self._signature, {}, ())
             self._search()
         return self.tensoropt_plan
 
@@ -272,7 +273,10 @@ class Function:
             whole: whether batches are whole in any case.
         """
         leaves = [(spec_of(leaf), value) for leaf, value in zip(*map(tf.nest.flatten, (given, values)), strict=True)]
-        trace = self._trace(*given)
+        arrays = [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
+        tell = self._shard is None and self._asked[1].get("feed") is None and not whole
+        args, kwargs = given
+        trace, shares = self._trace(args, kwargs, arrays if tell else ())
         composite = any(is_composite(spec) for spec, _ in leaves)
         if composite and self._takes_shares:
             raise SessionError(
@@ -283,12 +287,11 @@ class Function:
         if program.is_rehearsed and not trace.written:
             return self._step(*values[0], **values[1])  # here and now: what trains nothing has no plan
         # A step that was traced for the size that it is given has no other.
-        is_whole = composite or (trace.sized and not self._takes_shares)
+        is_whole = composite or (trace.sized and not shares)
         if not program.is_planned:
             if is_whole:
                 self._asked[1]["feed"] = "global"
             self._search()
-        arrays = [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
         return program.run(trace, arrays, whole=whole or is_whole)
 
     def _search(self) -> None:
@@ -310,24 +313,41 @@ class Function:
             ) from error
         return bound
 
-    def _trace(self, args: Any, kwargs: dict[str, Any]) -> Trace:
+    def _trace(self, args: Any, kwargs: dict[str, Any], arrays: Sequence[Any]) -> tuple[Trace, bool]:
+        """The trace for some arguments, and whether ranks give shares of them; collective where there is none yet.
+
+        Args:
+            args: by place.
+            kwargs: by name.
+            arrays: what ranks give, if it tells whether these are shares.
+        """
         form = form_of((args, kwargs))
         known = self._by_form.get(form)
         if known is None:
-            known = self._by_form[form] = self._trace_of_specs(args, kwargs)
+            shares = self._takes_shares or self._the_program().differ(arrays)
+            known = self._by_form[form] = self._trace_of_specs(args, kwargs, shares), shares
         return known
 
-    def _trace_of_specs(self, args: Any, kwargs: dict[str, Any]) -> Trace:
-        key = self._key(args, kwargs)
+    def _trace_of_specs(self, args: Any, kwargs: dict[str, Any], shares: bool) -> Trace:
+        rows = functools.partial(self._rows, shares)
+        key = self._key(args, kwargs, rows)
         if key not in self._traces:
             self._check_readable(args, kwargs)
             trace = traced_step(
-                self._the_program(), self._step, args, kwargs, self._name, autograph=self._autograph, rows=self._rows
+                self._the_program(),
+                self._step,
+                args,
+                kwargs,
+                self._name,
+                autograph=self._autograph,
+                rows=rows,
+                may_read=self.may_read_sizes,
             )
             if trace.sized and not self._sized:
                 announce(f"{self._name}: takes the size of a batch as a number, so it is traced for each size")
                 self._sized = True
-                key = self._key(args, kwargs)
+                key = self._key(args, kwargs, rows)
+            self.reads_sizes |= trace.reads
             self._traces[key] = trace
         return self._traces[key]
 
@@ -341,19 +361,19 @@ class Function:
                     "for x, y in dataset: step(x, y)."
                 )
 
-    def _key(self, args: Any, kwargs: dict[str, Any]) -> Hashable:
+    def _key(self, args: Any, kwargs: dict[str, Any], rows: _Rows) -> Hashable:
         """Returns a key that calls of one trace have in common."""
-        rows = self._rows if self._sized else None
-        return form_of(tf.nest.map_structure(lambda leaf: _open_spec(leaf, rows), (args, kwargs)))
+        first = rows if self._sized else None
+        return form_of(tf.nest.map_structure(lambda leaf: _open_spec(leaf, first), (args, kwargs)))
 
     @property
     def _takes_shares(self) -> bool:
         """True if the script has said that each rank gives its share of a batch."""
         return self._shard is False or self._asked[1].get("feed") == "data_parallel"
 
-    def _rows(self, given: int | None) -> int | None:
+    def _rows(self, shares: bool, given: int | None) -> int | None:
         """Rows of a whole batch of which this rank is given some; None of a signature that leaves them open."""
-        if given is None or not self._takes_shares:
+        if given is None or not shares:
             return given
         return given * self._the_program().size
 
@@ -367,6 +387,7 @@ def traced_step(
     *,
     autograph: bool,
     rows: _Rows | None = None,
+    may_read: bool = False,
 ) -> Trace:
     """Traces a step for some arguments.
 
@@ -378,7 +399,8 @@ def traced_step(
         kwargs: by name.
         name: what names of operations begin with.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
-        rows: gives first dimensions, for a step that cannot be traced while they are open.
+        rows: gives first dimensions, for a step that cannot be traced while they are open, or reads them.
+        may_read: whether the step may read that they are open, as in a trace of TensorFlow's own.
     """
     flat = tf.nest.flatten((args, kwargs))
     names = _argument_names(step, args, kwargs)
@@ -403,7 +425,7 @@ def traced_step(
         return step(*own_args, **own_kwargs)
 
     sized = None if rows is None else specs(rows)
-    return program.trace(Traceable(traced, specs(None), name, autograph, sized))
+    return program.trace(Traceable(traced, specs(None), name, autograph, sized, may_read))
 
 
 def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> list[str]:

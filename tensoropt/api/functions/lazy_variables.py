@@ -27,15 +27,15 @@ class Unmade:
         digest: tells what makes the value: ranks with the same one make the same value.
     """
 
-    def __init__(self, initial: Callable[[], Any], dtype: Any, digest: bytes) -> None:
-        """Takes what gives the value."""
-        self._initial, self._dtype = initial, dtype
-        self.digest = digest
+    def __init__(self, graph: Any) -> None:
+        """Takes a graph of which the one output is the value."""
+        self._graph = graph
+        self.digest = hashlib.sha256(graph.as_graph_def().SerializeToString(deterministic=True)).digest()
 
     def value(self) -> Any:
         """The value, as an eager tensor."""
         with context.eager_mode():
-            return tf.convert_to_tensor(self._initial(), self._dtype)
+            return tf.convert_to_tensor(_made_by(self._graph))
 
     def asked(self, variable: Any) -> None:
         """Gives the variable its value, before eager code reads or writes it for the first time."""
@@ -59,7 +59,7 @@ def made_later() -> Iterator[None]:
 
     So it is for those whose initial value is a function of nothing but constants, such as Keras's initializers and the
     slots of its optimizers. Small ones of these are made at once, in eager mode: a function that is traced would have
-    two more of their own for each.
+    two more of their own for each. What gives an initial value is called once: it may draw by NumPy.
     """
 
     def make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
@@ -70,14 +70,25 @@ def made_later() -> Iterator[None]:
         passed = {name: arguments[name] for name in _PASSED_ON if arguments.get(name) is not None}
         with tf.init_scope():
             if value.shape.num_elements() * value.dtype.size <= KEPT_BYTES:
-                return ResourceVariable(initial, dtype=value.dtype, shape=value.shape, **passed)
+                return ResourceVariable(_made_by(graph), dtype=value.dtype, shape=value.shape, **passed)
             variable = UninitializedVariable(shape=value.shape, dtype=value.dtype, **passed)
-        digest = hashlib.sha256(graph.as_graph_def().SerializeToString(deterministic=True)).digest()
-        hold(variable, Unmade(initial, value.dtype, digest))
+        hold(variable, Unmade(graph))
         return variable
 
     with tf.variable_creator_scope(make):
         yield
+
+
+def _made_by(graph: Any) -> Any:
+    """The output of a graph, as an array: by the kernels of eager mode, none of them rewritten."""
+    (value,) = graph.outputs
+    known = tf.get_static_value(value)
+    if known is not None:
+        return known
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
+        return session.run(value)
 
 
 def _traced(initial: Callable[[], Any], dtype: Any) -> Any:

@@ -163,6 +163,17 @@ class Program(Planning):
             self.values.ran(trace.written, job.require_executor("run"))
         return trace.pack([tf.convert_to_tensor(value) for value in values])
 
+    def differ(self, arrays: Sequence[Any]) -> bool:
+        """Tells whether ranks give different arrays, hence shares of a batch; collective."""
+        if not self._job.world.are_several or not arrays:
+            return False
+        sums = {str(place): checksum(np.asarray(value)) for place, value in enumerate(arrays)}
+        try:
+            self._job.world.meet(f"arguments of {len(arrays)} tensors", shared=sums)
+        except DifferenceError:
+            return True
+        return False
+
     def _compare(self, trace: Trace, arguments: Sequence[Any], *, whole: bool) -> None:
         """Compares what ranks give, in the first runs and then now and then; where they may be shares, to say so."""
         world, shapes = self._job.world, (trace.target, *(np.shape(value) for value in arguments))

@@ -20,6 +20,7 @@ from tensoropt.api.frontend.functions import add_functions, is_implementation
 from tensoropt.api.frontend.rewriting.rewriter import free_name
 from tensoropt.api.frontend.walks import order
 from tensoropt.api.functions.lazy_variables import made_later
+from tensoropt.api.functions.sizes_read import noting_sizes
 from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.functions.variable_holders import handle_of, noting_handles
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
@@ -30,6 +31,7 @@ from tensoropt.terms import ARGUMENTS, Terms
 
 __all__ = ["Trace", "Traceable", "TracedModel"]
 
+_OF_OPEN_SIZES = (TypeError, ValueError, NotImplementedError)
 _LEFT_OUT_ATTRS = (*HINTS, "_user_specified_name", "_XlaMustCompile", "_noinline")
 
 
@@ -43,7 +45,8 @@ class Traceable:
         name: the prefix of the names of its operations.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
         sized: the specs with the sizes that ``specs`` leaves open. They are used if the function cannot be traced
-            without sizes, as one that computes with ``x.shape[0]``.
+            without sizes, as one that computes with ``x.shape[0]``, or if it reads them.
+        may_read: whether sizes that are open may be read, as they are open in TensorFlow's own trace, too.
     """
 
     function: Callable[..., Any]
@@ -51,6 +54,7 @@ class Traceable:
     name: str
     autograph: bool = True
     sized: Sequence[Any] | None = None
+    may_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Trace:
         variables: names of the variables that it captures.
         written: names of those that it writes.
         sized: whether it is for batches of one size, as the function needs the size as a number.
+        reads: whether the script's own code has read a size that was open.
     """
 
     inputs: tuple[str, ...]
@@ -74,6 +79,7 @@ class Trace:
     variables: tuple[str, ...]
     written: tuple[str, ...]
     sized: bool = False
+    reads: bool = False
 
 
 class TracedModel:
@@ -113,16 +119,21 @@ class TracedModel:
         # The block of gradients comes first, as it lets one thread at a time in.
         tracing = stage("trace", f"tracing {traceable.name}", if_long=True)
         with tracing, noting_gradients() as noted, made_later(), noting_handles() as by_handle:
-            try:
-                concrete = _concrete(traceable.function, specs, traceable.autograph)
-            # What is raised for a None in the place of a number, or by gradients of matrices of open sizes.
-            except (TypeError, ValueError, NotImplementedError):
-                if sized is None or list(sized) == list(specs):
-                    raise
+            sized = specs if sized is None else sized
+            has_sizes = list(sized) != list(specs)
+            concrete = None
+            with noting_sizes() as read:
+                try:
+                    concrete = _concrete(traceable.function, specs, traceable.autograph)
+                except Exception as error:  # of any kind: what a script does with a None in the place of a number
+                    # Gradients of matrices of open sizes raise these, too.
+                    if not has_sizes or not (read.any or isinstance(error, _OF_OPEN_SIZES)):
+                        raise
+            if concrete is None or (has_sizes and read.any and not traceable.may_read):
                 concrete, takes_sizes = _concrete(traceable.function, sized, traceable.autograph), True
         variables = by_handle | {id(handle_of(variable)): variable for variable in concrete.graph.variables}
         trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(traceable.name), variables)
-        return replace(trace, sized=takes_sizes)
+        return replace(trace, sized=takes_sizes, reads=read.any)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
         """Makes searches store some variables in one way only.
@@ -236,7 +247,8 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
     Names of operations must not tell whether layers and optimizers made their variables in a trace: a plan of it is for
     later ones, too.
     """
-    made = []
+    made: list[Any] = []
+    failed: list[Exception] = []
 
     def note(create: Callable[..., Any], **arguments: Any) -> Any:
         made.append(create(**arguments))
@@ -244,14 +256,25 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
 
     def noted(*tensors: Any) -> Any:
         made.clear()
+        failed.clear()
         with tf.variable_creator_scope(note):
-            return function(*tensors)
+            try:
+                return function(*tensors)
+            except Exception as error:
+                if not made:
+                    raise
+                failed.append(error)  # once TensorFlow has given the variables their values
+                return None
 
     def traced() -> Any:
         return tf.function(noted, autograph=autograph, jit_compile=False).get_concrete_function(*specs)
 
     concrete = traced()
-    return traced() if made else concrete
+    if made:
+        concrete = traced()
+    for error in failed:
+        raise error
+    return concrete
 
 
 def _no_variable(prefix: str, inner: Any) -> GraphError:

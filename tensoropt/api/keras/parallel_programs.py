@@ -48,7 +48,8 @@ class Parallel:
         self._pins, self._shard = pins, shard
         self._compiled: Any = None  # how the model was when steps were made
         self._programs: dict[bool, Program] = {}  # by whether it trains
-        self._functions: dict[tuple[str, bool, Hashable], Function] = {}  # by kind, its program, and what trains
+        # By kind, its program, what trains, and for a step that reads sizes whether Keras would have them.
+        self._functions: dict[tuple[Hashable, ...], Function] = {}
         self._traces = {kind: Traces() for kind in keras_internals.KINDS}
         self.rank, self.size = job.world.rank, job.world.size
         self._meeting = Meeting(job.world, shard)
@@ -84,7 +85,8 @@ class Parallel:
         result = function.run_whole(batch) if self._shard else function(batch)
         if traced.trainable is None:
             traced.trainable = keras_internals.Trainable.of(self._model)
-            self._functions[kind, trains, traced.trainable.key] = function
+            if not function.reads_sizes:
+                self._functions[kind, trains, traced.trainable.key] = function
         if trains:
             self._model.tensoropt_plan = self._programs[True].plan
         return result
@@ -152,7 +154,10 @@ class Parallel:
 
     def _function(self, kind: str, trains: bool, traced: Traced) -> Function:
         trainable = traced.trainable or keras_internals.Trainable.of(self._model)
-        place = kind, trains, trainable.key
+        place: tuple[Any, ...] = kind, trains, trainable.key
+        made = self._functions.get(place)
+        if made is not None and made.reads_sizes and made.may_read_sizes is traced.has_sizes:
+            place += (traced.has_sizes,)
         if place not in self._functions:
             if trains not in self._programs:
                 self._programs[trains] = Program(terms=BATCHES, shares=not self._shard)
@@ -166,6 +171,7 @@ class Parallel:
                     return step(batch)
 
             made = Function(as_traced, None, False, self._programs[trains], kind)
+            made.may_read_sizes = not traced.has_sizes
             option = self._option if trains or self._is_name() else "mini_time"
             asked = {key: value for key, value in self._arguments.items() if trains or key not in _OF_TRAINING}
             made.asks(option, asked)

@@ -18,9 +18,15 @@ class Traced:
 
     Attributes:
         trainable: the layers that trained at the trace; None until its first step is done, since that may build layers.
+        has_sizes: whether the trace is of batches of one size, which layers may read.
     """
 
     trainable: Trainable | None = None
+
+    def __init__(self, trace: Any) -> None:
+        """Takes Keras's trace."""
+        shapes = [tensor.shape for tensor in trace.inputs]
+        self.has_sizes = all(shape.rank is not None and None not in shape[:1] for shape in shapes)
 
 
 class Traces:
@@ -40,5 +46,6 @@ class Traces:
         """The trace for a batch, or for specs of batches; a new one where Keras would trace."""
         form = form_of(given)
         if form not in self._by_form:
-            self._by_form[form] = self._by_trace.setdefault(self._take.get_concrete_function(given), Traced())
+            trace = self._take.get_concrete_function(given)
+            self._by_form[form] = self._by_trace.setdefault(trace, Traced(trace))
         return self._by_form[form]

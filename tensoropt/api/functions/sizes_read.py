@@ -1,0 +1,66 @@
+"""Notes whether a script's own code reads a size that is open in a trace, of which it may make other numbers.
+
+A trace serves batches of all sizes, so ``x.shape[0]`` is None in it, where TensorFlow's own trace has a number. A
+script that compares that number, or cuts a table by it, computes something else then, without an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["SizesRead", "noting_sizes"]
+
+# The methods of a tf.TensorShape that tell sizes; __getitem__ beside them, by what it returns.
+_READERS = (
+    "__eq__", "__ne__", "__hash__", "__iter__", "as_list", "num_elements", "is_fully_defined", "is_compatible_with",
+    "assert_is_compatible_with",
+)  # fmt: skip
+# Libraries, TensorFlow and Keras among them, know that sizes may be open.
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (Path(tf.__file__).parents[1], Path(__file__).parents[2], Path(os.__file__).parent)
+)
+
+
+class SizesRead:
+    """What a trace has read.
+
+    Attributes:
+        any: whether the script's own code has read an open size.
+    """
+
+    any = False
+
+
+@contextlib.contextmanager
+def noting_sizes() -> Iterator[SizesRead]:
+    """Notes what is read meanwhile; one thread at a time."""
+    found, kind = SizesRead(), tf.TensorShape
+    own = {name: getattr(kind, name) for name in (*_READERS, "__getitem__")}
+
+    def noted(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(read)
+        def reader(shape: Any, *args: Any) -> Any:
+            result = read(shape, *args)
+            is_open = shape._dims is not None and None in shape._dims
+            if is_open and (name != "__getitem__" or getattr(result, "value", result) is None):
+                found.any = found.any or not sys._getframe(1).f_code.co_filename.startswith(_LIBRARIES)
+            return result
+
+        return reader
+
+    for name, read in own.items():
+        setattr(kind, name, noted(name, read))
+    try:
+        yield found
+    finally:
+        for name, read in own.items():
+            setattr(kind, name, read)

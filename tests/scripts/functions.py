@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.errors import CollectiveError, GraphError, SessionError
+from tensoropt.errors import GraphError, SessionError
 from tests.scripts.cases import case, core_case, raises
 from tests.scripts.function_steps import (
     Made,
@@ -134,15 +134,71 @@ def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() ->
 
     compare(make, (8, 8, 5, 8))
     compare(make, (5, 8))  # two ranks do not divide the first one, and are given the whole of it
-    ours = tensoropt.function(make()[0])
-    (x, y), rank, size = batches(8)[0], tensoropt.world_rank(), tensoropt.world_size()
+    ours, alone = tensoropt.function(make()[0]), tf.function(make()[0])
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
     here = slice(rank * 8 // size, (rank + 1) * 8 // size)
-    try:
-        ours(x[here], y[here])
-    except CollectiveError as error:
-        assert size > 1 and "every rank must have the same whole batch" in str(error), error
-    else:
-        assert size == 1
+    for x, y in batches(8, 8):  # shares, then as many rows that are the whole, then shares again
+        check_same(ours(x[here], y[here]), alone(x, y))
+        check_same(ours(x[: 8 // size], y[: 8 // size]), alone(x[: 8 // size], y[: 8 // size]))
+
+
+@case
+def sizes_that_a_step_reads_are_numbers() -> None:
+    def reading(read: Callable[[Any, Any, Any], Any]) -> Callable[[], tuple[Callable[..., Any], list[Any]]]:
+        def make() -> tuple[Callable[..., Any], list[Any]]:
+            w, table = new_variables((6, 4), (8, 4))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    h = x @ w
+                    loss = loss_of_logits(read(x, h, table), y)
+                descend(tape, loss, [w, table])
+                return loss
+
+            return step, [w, table]
+
+        return make
+
+    def asserted(x: Any, h: Any, table: Any) -> Any:
+        assert x.shape[0] in (1, 5, 8), x.shape
+        return h + tf.reduce_mean(table)
+
+    for read in (
+        lambda x, h, table: h * (3.0 if x.shape[0] == 1 else 1.0) + tf.reduce_mean(table),
+        lambda x, h, table: h + table[: x.shape[0]],
+        lambda x, h, table: h + table[: (h.shape[0] or 3)],
+        lambda x, h, table: h + tf.reduce_mean(table) * (2.0 if h.shape == table.shape else 1.0),
+        lambda x, h, table: h + tf.reduce_mean(table) * sum(1.0 for size in h.shape if size == 8),
+        lambda x, h, table: h + tf.reduce_mean(table) * {8: 1.0, 5: 2.0, 1: 3.0}[x.get_shape().as_list()[0]],
+        asserted,
+    ):
+        compare(reading(read), (8, 5, 8, 1))
+    ours = compare(
+        reading(lambda x, h, table: h + tf.reduce_mean(table) * h.shape[1] * tf.cast(tf.shape(x)[0], tf.float32)),
+        (8, 5),
+    )
+    assert not ours.reads_sizes
+
+
+@case
+def variables_that_a_step_makes_have_values_whatever_else_the_step_needs() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        found: list[Any] = []
+        draws = np.random.default_rng(5)
+
+        def step(x: Any, y: Any) -> Any:
+            if not found:
+                found.append(tf.Variable(tf.ones([6, 4]) * 0.3, name="given"))
+                found.append(tf.Variable(lambda: draws.normal(size=4).astype(np.float32), name="drawn"))
+                found.append(tf.Variable(lambda: draws.normal() * tf.ones([4]), dtype=tf.float32, name="scaled"))
+            with tf.GradientTape() as tape:
+                loss = loss_of_logits(x @ found[0] * found[2] + found[1], y) / x.shape[0]
+            descend(tape, loss, found)
+            return loss
+
+        return step, found
+
+    compare(make, (8, 5, 8))
 
 
 @case

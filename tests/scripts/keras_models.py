@@ -492,6 +492,34 @@ def own_train_step_may_compute_with_the_size_of_a_batch() -> None:
 
 
 @case
+def layers_read_the_sizes_that_keras_knows() -> None:
+    class Reading(layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.rows = self.add_weight(shape=(8, 8), initializer="uniform")
+
+        def call(self, x: Any) -> Any:
+            x = x * (3.0 if x.shape[0] == 8 else 1.0)
+            return x + self.rows[: x.shape[0]] if x.shape[0] else x
+
+    def figures(parallel: bool) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((8,)), Reading(), layers.Dense(4)])
+        model.compile(keras.optimizers.Adam(0.01), _CLASSES)
+        if parallel:
+            parallelize(model, "data_parallel")
+        _, x, y = mlp()
+        found: list[Any] = [*model.fit(x[:32], y[:32], batch_size=8, epochs=2, verbose=0).history["loss"]]
+        found.append(model.evaluate(x[:32], y[:32], batch_size=8, verbose=0))
+        found += model.fit(x[:30], y[:30], batch_size=8, verbose=0).history["loss"]  # of which Keras knows no size
+        found += [model.train_on_batch(x[:rows], y[:rows]) for rows in (8, 8, 6, 8)]
+        found += model.fit(x[:16], y[:16], batch_size=8, verbose=0).history["loss"]
+        found += [float(np.abs(model.predict(x[:rows], batch_size=8, verbose=0)).sum()) for rows in (16, 12)]
+        return [*map(float, found), *(float(np.abs(value).sum()) for value in model.get_weights())]
+
+    _like_keras_alone(figures)
+
+
+@case
 def sizes_of_shapes_are_numbers_for_keras() -> None:
     size = tf.TensorShape([3])[0]
     assert keras.backend.standardize_dtype(type(size)) == keras.backend.standardize_dtype(int)

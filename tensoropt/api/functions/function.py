@@ -146,7 +146,8 @@ class Function:
         self._program = program
         self._shard = shard
         self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
-        self._by_form: dict[Hashable, tuple[Trace, bool]] = {}  # and whether ranks give shares
+        self._by_form: dict[tuple[Hashable, bool], Trace] = {}  # with whether ranks give shares
+        self._forms: set[Hashable] = set()
         self._sized = False  # whether each size has a trace of its own
         self.may_read_sizes, self.reads_sizes = False, False
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
@@ -314,7 +315,7 @@ class Function:
         return bound
 
     def _trace(self, args: Any, kwargs: dict[str, Any], arrays: Sequence[Any]) -> tuple[Trace, bool]:
-        """The trace for some arguments, and whether ranks give shares of them; collective where there is none yet.
+        """The trace for some arguments, and whether ranks give shares of them; collective.
 
         Args:
             args: by place.
@@ -322,11 +323,14 @@ class Function:
             arrays: what ranks give, if it tells whether these are shares.
         """
         form = form_of((args, kwargs))
-        known = self._by_form.get(form)
+        shares = self._takes_shares
+        if not shares and (self._sized or form not in self._forms):  # the sizes of whole batches and shares differ
+            shares = self._the_program().differ(arrays)
+        self._forms.add(form)
+        known = self._by_form.get((form, shares))
         if known is None:
-            shares = self._takes_shares or self._the_program().differ(arrays)
-            known = self._by_form[form] = self._trace_of_specs(args, kwargs, shares), shares
-        return known
+            known = self._by_form[form, shares] = self._trace_of_specs(args, kwargs, shares)
+        return known, shares
 
     def _trace_of_specs(self, args: Any, kwargs: dict[str, Any], shares: bool) -> Trace:
         rows = functools.partial(self._rows, shares)

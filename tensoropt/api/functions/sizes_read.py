@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,10 @@ _LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(tf.__file__).parents[1], Path(__file__).parents[2], Path(os.__file__).parent)
 )
+
+
+# In functions that it converts, AutoGraph makes the calls.
+_AUTOGRAPH = f"{Path(tf.__file__).parent / 'python' / 'autograph'}{os.sep}"
 
 
 class SizesRead:
@@ -52,7 +57,7 @@ def noting_sizes() -> Iterator[SizesRead]:
             result = read(shape, *args)
             is_open = shape._dims is not None and None in shape._dims
             if is_open and (name != "__getitem__" or getattr(result, "value", result) is None):
-                found.any = found.any or not sys._getframe(1).f_code.co_filename.startswith(_LIBRARIES)
+                found.any = found.any or _is_script(sys._getframe(1))
             return result
 
         return reader
@@ -64,3 +69,10 @@ def noting_sizes() -> Iterator[SizesRead]:
     finally:
         for name, read in own.items():
             setattr(kind, name, read)
+
+
+def _is_script(frame: FrameType | None) -> bool:
+    """Tells whether the script's own code calls from a frame."""
+    while frame is not None and frame.f_code.co_filename.startswith(_AUTOGRAPH):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(_LIBRARIES)

@@ -122,6 +122,20 @@ def what_ranks_give_is_what_shard_says_or_else_a_line_tells() -> None:
 
 
 @case
+def a_share_may_be_as_large_as_the_batch_that_was_planned() -> None:
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
+    for first_is_share in (True, False):
+        step, found = _descent()
+        plain, expected = _descent()
+        ours = tensoropt.function(step)
+        for number, (x, y) in enumerate(batches(8, 8 * size, 8 * size)):
+            rows = len(x) // size
+            here = slice(rank * rows, (rank + 1) * rows) if number or first_is_share else slice(None)
+            check_same(ours(x[here], y[here]), plain(x, y))
+        check_same(found, expected)
+
+
+@case
 def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
         step, variables = _descent()

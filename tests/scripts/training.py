@@ -53,6 +53,11 @@ def rows_may_be_clipped_and_written_by_hand() -> None:
 
 
 @case
+def rows_may_be_merged_and_clipped() -> None:
+    check("merged rows")
+
+
+@case
 def rows_may_pass_other_operators() -> None:
     check("passed rows", ("mini_time", "mini_memory", 1, 2, 3))
 

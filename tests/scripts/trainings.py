@@ -58,6 +58,19 @@ def _of_rows_and_dense(m: Any, name: str, words: Any) -> tuple[Any, Any, Any]:
     return m.reduce_mean(m.square(m.matmul(m.reduce_sum(found, 1), w))), table, w
 
 
+def _merged_rows(m: Any) -> Model:
+    """Rows that come once each, and are clipped then."""
+    words = m.placeholder(m.int32, [BATCH, 3], name="words")
+    loss, table, w = _of_rows_and_dense(m, "merged", words)
+    rows, by_w = m.gradients(loss, [table, w])
+    places, positions = m.unique(rows.indices)
+    summed = m.unsorted_segment_sum(rows.values, positions, m.shape(places)[0])
+    merged = tf.IndexedSlices(summed, places, rows.dense_shape)
+    (merged, by_w), norm = m.clip_by_global_norm([merged, by_w], 0.05)
+    train = m.train.AdagradOptimizer(0.5).apply_gradients([(merged, table), (by_w, w)])
+    return {"words": words, "norm": norm, "positions": positions, "table": table, "w": w, "train": train}
+
+
 _PASSED = ("cast", "negative", "tiled", "above", "below", "left", "right", "segments")
 
 
@@ -237,6 +250,7 @@ TRAININGS: Mapping[str, Training] = {
         _accumulated, ["loss", "w1", "w2", "sum"], turns=("add", "add", "apply", "empty", "add", "apply")
     ),
     "rows": Training(_rows, ["norm", "clipped", "whole", "table", "w", "other"], feeds=_words),
+    "merged rows": Training(_merged_rows, ["norm", "table", "w"], feeds=_words),
     "passed rows": Training(_passed_rows, ["loss", *_PASSED], feeds=_words),
     "two losses": Training(_two_losses, ["loss", "judged", "w1", "w2", "fake"], turns=("judge", "player", "judge")),
     "gradients by tensors": Training(

@@ -386,8 +386,15 @@ class _Reads:
             known = [t.dtype != tf.variant and (once or t.shape.is_fully_defined()) for t in op.outputs]
             wanted = [readers or (once and t.consumers()) for t, readers in zip(op.outputs, outside, strict=True)]
             read += [number for number, readers in enumerate(wanted) if readers and known[number]]
-        last = max(read, default=len(op.outputs) - 1 if op in self.roots else -1)
-        return list(op.outputs[: last + 1])
+        is_root = op in self.roots
+        last = len(op.outputs) - 1 if is_root and (self.fetched or not read) else max(read, default=-1)
+        given = list(op.outputs[: last + 1])
+        # What is made later, such as for a fetch, may read what nothing but the group does now.
+        for t in op.outputs[last + 1 :] if given else ():
+            if not (t.shape.is_fully_defined() and self.may_give(t, inside)):
+                break
+            given.append(t)
+        return given
 
     def writes_before(self, tensor: Any, op: Any) -> tuple[Any, ...]:
         """The last writes of a variable that an operation that takes its handle comes after; else nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakKeyDictionary, ref
@@ -274,10 +274,9 @@ class Function:
             whole: whether batches are whole in any case.
         """
         leaves = [(spec_of(leaf), value) for leaf, value in zip(*map(tf.nest.flatten, (given, values)), strict=True)]
-        arrays = [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
-        tell = self._shard is None and self._asked[1].get("feed") is None and not whole
         args, kwargs = given
-        trace, shares = self._trace(args, kwargs, arrays if tell else ())
+        tell = self._shard is None and self._asked[1].get("feed") is None and not whole
+        trace, shares = self._trace(args, kwargs, leaves if tell else ())
         composite = any(is_composite(spec) for spec, _ in leaves)
         if composite and self._takes_shares:
             raise SessionError(
@@ -293,7 +292,7 @@ class Function:
             if is_whole:
                 self._asked[1]["feed"] = "global"
             self._search()
-        return program.run(trace, arrays, whole=whole or is_whole)
+        return program.run(trace, _arrays(leaves), whole=whole or is_whole)
 
     def _search(self) -> None:
         option, arguments = self._asked
@@ -314,18 +313,19 @@ class Function:
             ) from error
         return bound
 
-    def _trace(self, args: Any, kwargs: dict[str, Any], arrays: Sequence[Any]) -> tuple[Trace, bool]:
+    def _trace(self, args: Any, kwargs: dict[str, Any], given: Sequence[tuple[Any, Any]]) -> tuple[Trace, bool]:
         """The trace for some arguments, and whether ranks give shares of them; collective.
 
         Args:
             args: by place.
             kwargs: by name.
-            arrays: what ranks give, if it tells whether these are shares.
+            given: specs and values of leaves, if these tell whether ranks give shares.
         """
         form = form_of((args, kwargs))
         shares = self._takes_shares
         if not shares and (self._sized or form not in self._forms):  # the sizes of whole batches and shares differ
-            shares = self._the_program().differ(arrays)
+            self._check_readable(args, kwargs)
+            shares = self._the_program().differ(_arrays(given))
         self._forms.add(form)
         known = self._by_form.get((form, shares))
         if known is None:
@@ -380,6 +380,11 @@ class Function:
         if given is None or not shares:
             return given
         return given * self._the_program().size
+
+
+def _arrays(leaves: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """The arrays to feed for leaves, given their specs and values."""
+    return [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
 
 
 def traced_step(

@@ -108,7 +108,8 @@ class Variants:
                 own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(lost)
             # A share may be as large as the batch that was planned.
             own = own and not cut
-            planned = own and self._has_shapes(feeds, opened) and not (opened and self._shares)
+            shares = self._world.saw_shares if self._shares is None else self._shares
+            planned = own and self._has_shapes(feeds, opened) and not (opened and shares)
             if own:
                 check_feedable(self._tf_graph, feeds)
             arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)

@@ -276,7 +276,9 @@ class Executor:
 
     def has(self, fetch: Fetch) -> bool:
         """Tells whether a fetch belongs to the graph."""
-        return names_of([fetch])[0] in self.graph
+        if isinstance(fetch, str):
+            return fetch in self.graph
+        return fetch.op in self.graph and fetch.index < len(self.graph[fetch.op].outputs)
 
     def _cut(self, given: Iterable[str | TensorId]) -> frozenset[TensorId]:
         """The tensors that need not be computed where these are fed: they, and the defaults of placeholders."""

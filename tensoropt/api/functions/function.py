@@ -149,7 +149,8 @@ class Function:
         self._by_form: dict[tuple[Hashable, bool], Trace] = {}  # with whether ranks give shares
         self._forms: set[Hashable] = set()
         self._sized = False  # whether each size has a trace of its own
-        self.may_read_sizes, self.reads_sizes = False, False
+        self.may_read_sizes = False  # as they are open in TensorFlow's own traces of the step, too
+        self.reads_sizes = False  # whether a trace has read open sizes
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
         self._of_objects: WeakKeyDictionary[Any, Function] = WeakKeyDictionary()
 
@@ -321,12 +322,13 @@ class Function:
             kwargs: by name.
             given: specs and values of leaves, if these tell whether ranks give shares.
         """
-        form = form_of((args, kwargs))
-        shares = self._takes_shares
-        if not shares and (self._sized or form not in self._forms):  # the sizes of whole batches and shares differ
+        form, shares = form_of((args, kwargs)), self._takes_shares
+        is_new = form not in self._forms
+        if is_new:
             self._check_readable(args, kwargs)
+            self._forms.add(form)
+        if not shares and (self._sized or is_new):  # the sizes of whole batches and shares differ
             shares = self._the_program().differ(_arrays(given))
-        self._forms.add(form)
         known = self._by_form.get((form, shares))
         if known is None:
             known = self._by_form[form, shares] = self._trace_of_specs(args, kwargs, shares)
@@ -336,7 +338,6 @@ class Function:
         rows = functools.partial(self._rows, shares)
         key = self._key(args, kwargs, rows)
         if key not in self._traces:
-            self._check_readable(args, kwargs)
             trace = traced_step(
                 self._the_program(),
                 self._step,

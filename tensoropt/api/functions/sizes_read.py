@@ -29,8 +29,6 @@ _LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(tf.__file__).parents[1], Path(__file__).parents[2], Path(os.__file__).parent)
 )
-
-
 # In functions that it converts, AutoGraph makes the calls.
 _AUTOGRAPH = f"{Path(tf.__file__).parent / 'python' / 'autograph'}{os.sep}"
 

@@ -334,6 +334,36 @@ def what_is_fed_keeps_the_pipeline_where_it_is() -> None:
 
 
 @case
+def each_session_has_iterators_of_its_own() -> None:
+    def make(m: Any) -> Model:
+        read = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).shuffle(20, seed=3).batch(8, True)
+        made = trained_by(m, *m.data.make_one_shot_iterator(read).get_next())
+        other = m.data.make_initializable_iterator(m.data.Dataset.range(5))
+        init = m.global_variables_initializer()
+        return {**made, "init": init, "start": other.initializer, "number": other.get_next()}
+
+    def script(m: Any, made: Model, first: Any) -> Mapping[str, Any]:
+        got: dict[str, Any] = {}
+
+        def train(name: str, session: Any) -> None:
+            session.run(made["start"])
+            session.run(made["init"])
+            got[f"{name} losses"] = [session.run([made["train"], made["loss"]])[1] for _ in range(2)]
+            got[f"{name} numbers"] = [session.run(made["number"]) for _ in range(2)]
+
+        train("first", first)
+        with m.Session(graph=first.graph) as second:
+            train("second", second)
+            got["x of first"], got["x of second"] = first.run(made["x"]), second.run(made["x"])
+            got["number of first"] = first.run(made["number"])
+        with m.Session(graph=first.graph) as third, pytest.raises(m.errors.FailedPreconditionError):
+            third.run(made["number"])
+        return {**got, "number of first again": first.run(made["number"])}
+
+    compare_sessions(make, script)
+
+
+@case
 def elements_of_any_kind_are_read() -> None:
     lengths = [2, 1, 3, 1, 2, 2, 1, 3]
 

@@ -186,7 +186,7 @@ class Program(Planning):
             world.meet(f"a batch for {shapes}", shared=sums)
         except DifferenceError as error:
             if not whole:
-                self._told = world.saw_shares = True
+                self._told = self._job.saw_shares = True
                 rows = {len(value) * world.size for value in arguments if np.ndim(value)}
                 announce(
                     f"{', '.join(error.differing)}: ranks give different arrays, which are taken as shares of one "

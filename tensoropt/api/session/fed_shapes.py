@@ -146,7 +146,6 @@ class FedShapes:
                 )
         if self._shares is None:
             self._check_not_rounded({name: array for name, array in arrays.items() if differs[name]})
-            self._world.saw_shares |= any(differs.values())
         shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}
         found = {}
         for name, array in arrays.items():

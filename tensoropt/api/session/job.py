@@ -71,6 +71,7 @@ class Job:
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
     shares: bool | None = None  # whether ranks feed their shares of what has an open size; None where contents tell
+    saw_shares: bool = False  # contents have told of shares
     remeasure: bool = False  # operators too, since init(refresh=True)
     config: Any = None  # of build_execution_graph
     session_config: Any = None  # of the script's last session that has one
@@ -243,9 +244,13 @@ class Job:
 
     def _use(self, executor: Executor, model: Model, imported: ImportedModel, seeds: Seeds) -> None:
         self.executor, self.model, self.seeds = executor, model, seeds
-        self.variants = Variants(self.world, model, imported, executor, self.shares, self.more_seeds)
+        self.variants = Variants(self.world, model, imported, executor, self.shares, self._may_share, self.more_seeds)
         self.begin(model.graph)
         self._planner = None  # its tables are large, and training needs the memory
+
+    def _may_share(self) -> bool:
+        """Tells whether what is as large as the planned batch may be a rank's share."""
+        return self.saw_shares if self.shares is None else self.shares
 
     def prepared(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Variants:
         """Returns what runs fetches: by the plan, which is searched and built now if it waited for them; collective.

@@ -33,9 +33,11 @@ class Piped:
 
 
 class PipelineSession:
-    """A copy of the input pipelines in a model's graph, and a session that runs it.
+    """A copy of the input pipelines in a model's graph, and sessions that run it, one for each of the script's.
 
-    The copy is made as it is needed, since scripts make operations (the string of an iterator's handle) when they run.
+    Iterators live in sessions, as TensorFlow's do. The copy is made as it is needed, since scripts make operations (the
+    string of an iterator's handle) when they run.
+
     What shuffles or draws without a seed gets one, the same on all ranks.
     """
 
@@ -44,10 +46,10 @@ class PipelineSession:
         self.graph = graph
         self._seed = seed
         self._copy = tf.Graph()
-        self._session: Any = None
+        self._sessions: dict[int | None, Any] = {}  # by the number of the script's session
         self._known: tuple[int, Pipelines] = (-1, Pipelines())
         self._functions: set[str] = set()
-        self._calls: dict[tuple[tuple[str, ...], tuple[str, ...]], Callable[..., Sequence[Any]]] = {}
+        self._calls: dict[tuple[int | None, tuple[str, ...], tuple[str, ...]], Callable[..., Sequence[Any]]] = {}
         self._needs: dict[tuple[str, ...], frozenset[str]] = {}
 
     @property
@@ -57,12 +59,13 @@ class PipelineSession:
             self._known = self.graph.version, pipelines_of(self.graph)
         return self._known[1]
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], session: int | None = None) -> list[Any]:
         """Runs pipelines; returns the values of tensors, all of one element of their iterator, and None for operations.
 
         Args:
             names: of tensors and operations.
             feeds: by the names of tensors of the graph; those that none of ``names`` needs are ignored.
+            session: the number of the script's session; None without one.
 
         Raises:
             tf.errors.OutOfRangeError: at the end of the data.
@@ -74,22 +77,29 @@ class PipelineSession:
             self._needs[wanted] = self._add(roots)
         needed = self._needs[wanted]
         fed = tuple(sorted(name for name in feeds if name.split(":")[0] in needed))
-        if (wanted, fed) not in self._calls:
-            if self._session is None:
+        key = session, wanted, fed
+        if key not in self._calls:
+            if session not in self._sessions:
                 # Not by the script's config: where the model's steps take one thread, elements are made beside them.
                 config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-                self._session = tf.compat.v1.Session(graph=self._copy, config=config)
+                self._sessions[session] = tf.compat.v1.Session(graph=self._copy, config=config)
             elements = [self._copy.as_graph_element(name) for name in wanted]
             tensors = [self._copy.get_tensor_by_name(name) for name in fed]
-            self._calls[wanted, fed] = self._session.make_callable(elements, tensors)
+            self._calls[key] = self._sessions[session].make_callable(elements, tensors)
         dtypes = [self._copy.get_tensor_by_name(name).dtype.as_numpy_dtype for name in fed]
         values = [np.asarray(feeds[name], dtype) for name, dtype in zip(fed, dtypes, strict=True)]
-        return list(self._calls[wanted, fed](*values))
+        return list(self._calls[key](*values))
+
+    def end(self, session: int | None) -> None:
+        """Ends the iterators of one of the script's sessions."""
+        self._calls = {key: call for key, call in self._calls.items() if key[0] != session}
+        if session in self._sessions:
+            self._sessions.pop(session).close()
 
     def close(self) -> None:
-        """Ends the session."""
-        if self._session is not None:
-            self._session.close()
+        """Ends all sessions."""
+        for session in [*self._sessions]:
+            self.end(session)
 
     def _add(self, roots: Iterable[Any]) -> frozenset[str]:
         """Copies operations and what they need, as far as it is not there yet; the names of all of these."""

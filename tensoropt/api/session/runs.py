@@ -108,7 +108,8 @@ def _run(
         known = job.require_executor("run").graph
         feeds = {key: value for key, value in feeds.items() if isinstance(key, str) or key.op in known}
     try:
-        values, elements = _read(job, steps, piped, feeds, given)
+        number = None if session is None else session.number
+        values, elements = _read(job, steps, piped, feeds, given, number)
         if steps:
             fed_steps: dict[Any, Any] = {**feeds, **elements}
             made = job.prepared(steps, fed_steps).run(steps, fed_steps, options, run_metadata)
@@ -123,7 +124,12 @@ def _piped(job: Job) -> Pipelines:
 
 
 def _read(
-    job: Job, steps: list[Fetch], piped: list[Piped], feeds: Mapping[Any, Any], given: Mapping[str, Any]
+    job: Job,
+    steps: list[Fetch],
+    piped: list[Piped],
+    feeds: Mapping[Any, Any],
+    given: Mapping[str, Any],
+    session: int | None,
 ) -> tuple[dict[Any, Any], dict[str, Any]]:
     """Reads pipelines: returns the values of fetches, and the elements that steps need, by placeholder.
 
@@ -140,7 +146,7 @@ def _read(
         if not names:
             return {}, {}
         with working("reading the input pipeline"):
-            found = job.pipelines.run(names, given)
+            found = job.pipelines.run(names, given, session)
     except Exception as error:
         job.world.meet("run", error, ended=isinstance(error, tf.errors.OutOfRangeError))
         raise

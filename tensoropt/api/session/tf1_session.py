@@ -192,8 +192,10 @@ class Session:
         return tf.compat.v1.Session.as_default(self)
 
     def close(self) -> None:
-        """Ends the session. The variables live as long as the execution graph."""
+        """Ends the session, and its iterators. The variables live as long as the execution graph."""
         self._closed = True
+        if (pipelines := current_job().pipelines) is not None:
+            pipelines.end(self.number)
         if self._own is not None:
             self._own.session.close()
 

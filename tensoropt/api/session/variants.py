@@ -53,6 +53,7 @@ class Variants:
         imported: ImportedModel,
         executor: Executor,
         shares: bool | None,
+        may_share: Callable[[], bool],
         seeds: Callable[[], Seeds],
     ) -> None:
         """Takes a plan's executor, and the model that was imported for that plan.
@@ -62,10 +63,11 @@ class Variants:
             model: the model, of which ``imported`` is the graph.
             executor: of the plan.
             shares: as of :class:`FedShapes`.
+            may_share: tells whether what is as large as the planned batch may be a rank's share.
             seeds: gives the seeds of random operators, those that the script has made since included; collective.
         """
         self._world = world
-        self._shares = shares
+        self._may_share = may_share
         self._seeds = seeds
         self._model = model
         self._tf_graph = imported.tf_graph
@@ -108,8 +110,7 @@ class Variants:
                 own = own and self._fed.part(names_of(wanted)).operations.isdisjoint(lost)
             # A share may be as large as the batch that was planned.
             own = own and not cut
-            shares = self._world.saw_shares if self._shares is None else self._shares
-            planned = own and self._has_shapes(feeds, opened) and not (opened and shares)
+            planned = own and self._has_shapes(feeds, opened) and not (opened and self._may_share())
             if own:
                 check_feedable(self._tf_graph, feeds)
             arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)

@@ -30,14 +30,12 @@ class World:
         comm: the communicator; None before MPI has started.
         guard: compares steps; None before MPI has started, and in a rehearsal, which has no other ranks.
         base_seed: a seed drawn at random, the same on all ranks once MPI has started.
-        saw_shares: True once ranks have given different arrays, which are shares of a batch.
         left: True if the plan needs fewer ranks than the job had, and not this one.
     """
 
     comm: Any = None
     guard: Guard | None = None
     base_seed: int = 1
-    saw_shares: bool = False
     left: bool = False
 
     @property

@@ -84,23 +84,6 @@ def weights_of_samples_and_classes_and_splits_for_validation_count() -> None:
 
 
 @case
-def a_fit_of_the_model_s_own_passes_callbacks_on() -> None:
-    class Own(keras.Sequential):
-        def fit(self, *args: Any, **kwargs: Any) -> Any:
-            return super().fit(*args, **kwargs)
-
-    with tempfile.TemporaryDirectory() as folder:
-        x, *_ = _data()
-        model = Own([keras.Input((x.shape[1],)), keras.layers.Dense(4)])
-        model.compile("sgd", "mse")
-        tensoropt.keras.parallelize(model, "data_parallel")
-        target = np.zeros((len(x), 4), np.float32)
-        callbacks = [keras.callbacks.CSVLogger(str(Path(folder) / "log.csv"))]
-        model.fit(x, target, batch_size=_BATCH, verbose=0, callbacks=callbacks)
-        assert (Path(folder) / "log.csv").exists() == (tensoropt.world_rank() == 0)
-
-
-@case
 def logs_are_written_by_one_rank() -> None:
     with tempfile.TemporaryDirectory() as folder:
         callbacks = [keras.callbacks.CSVLogger(str(Path(folder) / "log.csv"))]

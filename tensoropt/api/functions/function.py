@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakKeyDictionary, ref
@@ -146,7 +147,7 @@ class Function:
         self._program = program
         self._shard = shard
         self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
-        self._by_form: dict[tuple[Hashable, bool], Trace] = {}  # with whether ranks give shares
+        self._by_form: dict[tuple[Hashable, frozenset[int]], Trace] = {}  # with the sizes of shares
         self._forms: set[Hashable] = set()
         self._sized = False  # whether each size has a trace of its own
         self.may_read_sizes = False  # as they are open in TensorFlow's own traces of the step, too
@@ -288,7 +289,7 @@ class Function:
         if program.is_rehearsed and not trace.written:
             return self._step(*values[0], **values[1])  # here and now: what trains nothing has no plan
         # A step that was traced for the size that it is given has no other.
-        is_whole = composite or (trace.sized and not shares)
+        is_whole = composite or (trace.sized and not shares and not self._takes_shares)
         if not program.is_planned:
             if is_whole:
                 self._asked[1]["feed"] = "global"
@@ -314,27 +315,29 @@ class Function:
             ) from error
         return bound
 
-    def _trace(self, args: Any, kwargs: dict[str, Any], given: Sequence[tuple[Any, Any]]) -> tuple[Trace, bool]:
-        """The trace for some arguments, and whether ranks give shares of them; collective.
+    def _trace(
+        self, args: Any, kwargs: dict[str, Any], given: Sequence[tuple[Any, Any]]
+    ) -> tuple[Trace, frozenset[int]]:
+        """The trace for some arguments, and the first sizes of those of which ranks give shares; collective.
 
         Args:
             args: by place.
             kwargs: by name.
             given: specs and values of leaves, if these tell whether ranks give shares.
         """
-        form, shares = form_of((args, kwargs)), self._takes_shares
+        form, shares = form_of((args, kwargs)), frozenset[int]()
         is_new = form not in self._forms
         if is_new:
             self._check_readable(args, kwargs)
             self._forms.add(form)
-        if not shares and (self._sized or is_new):  # the sizes of whole batches and shares differ
-            shares = self._the_program().differ(_arrays(given))
+        if not self._takes_shares and (self._sized or is_new):  # the sizes of whole batches and shares differ
+            shares = self._the_program().shared_sizes(_arrays(given))
         known = self._by_form.get((form, shares))
         if known is None:
             known = self._by_form[form, shares] = self._trace_of_specs(args, kwargs, shares)
         return known, shares
 
-    def _trace_of_specs(self, args: Any, kwargs: dict[str, Any], shares: bool) -> Trace:
+    def _trace_of_specs(self, args: Any, kwargs: dict[str, Any], shares: frozenset[int]) -> Trace:
         rows = functools.partial(self._rows, shares)
         key = self._key(args, kwargs, rows)
         if key not in self._traces:
@@ -347,6 +350,7 @@ class Function:
                 autograph=self._autograph,
                 rows=rows,
                 may_read=self.may_read_sizes,
+                sized=self._sized,
             )
             if trace.sized and not self._sized:
                 announce(f"{self._name}: takes the size of a batch as a number, so it is traced for each size")
@@ -376,9 +380,9 @@ class Function:
         """True if the script has said that each rank gives its share of a batch."""
         return self._shard is False or self._asked[1].get("feed") == "data_parallel"
 
-    def _rows(self, shares: bool, given: int | None) -> int | None:
+    def _rows(self, shares: frozenset[int], given: int | None) -> int | None:
         """Rows of a whole batch of which this rank is given some; None of a signature that leaves them open."""
-        if given is None or not shares:
+        if given is None or not (self._takes_shares or given in shares):
             return given
         return given * self._the_program().size
 
@@ -398,6 +402,7 @@ def traced_step(
     autograph: bool,
     rows: _Rows | None = None,
     may_read: bool = False,
+    sized: bool = False,
 ) -> Trace:
     """Traces a step for some arguments.
 
@@ -411,6 +416,7 @@ def traced_step(
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
         rows: gives first dimensions, for a step that cannot be traced while they are open, or reads them.
         may_read: whether the step may read that they are open, as in a trace of TensorFlow's own.
+        sized: whether the step is known to need them.
     """
     flat = tf.nest.flatten((args, kwargs))
     names = _argument_names(step, args, kwargs)
@@ -434,8 +440,10 @@ def traced_step(
         own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
         return step(*own_args, **own_kwargs)
 
-    sized = None if rows is None else specs(rows)
-    return program.trace(Traceable(traced, specs(None), name, autograph, sized, may_read))
+    whole = None if rows is None else specs(rows)
+    if whole is not None and sized:
+        return replace(program.trace(Traceable(traced, whole, name, autograph)), sized=True)
+    return program.trace(Traceable(traced, specs(None), name, autograph, whole, may_read))
 
 
 def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> list[str]:

@@ -163,16 +163,16 @@ class Program(Planning):
             self.values.ran(trace.written, job.require_executor("run"))
         return trace.pack([tf.convert_to_tensor(value) for value in values])
 
-    def differ(self, arrays: Sequence[Any]) -> bool:
-        """Tells whether ranks give different arrays, hence shares of a batch; collective."""
+    def shared_sizes(self, arrays: Sequence[Any]) -> frozenset[int]:
+        """The first sizes of arrays that differ between ranks, which are shares of a batch; collective."""
         if not self._job.world.are_several or not arrays:
-            return False
-        sums = {str(place): checksum(np.asarray(value)) for place, value in enumerate(arrays)}
+            return frozenset()
+        sums = {str(place): checksum(np.asarray(value)) for place, value in enumerate(arrays) if np.ndim(value)}
         try:
             self._job.world.meet(f"arguments of {len(arrays)} tensors", shared=sums)
-        except DifferenceError:
-            return True
-        return False
+        except DifferenceError as error:
+            return frozenset(len(arrays[int(place)]) for place in error.differing)
+        return frozenset()
 
     def _compare(self, trace: Trace, arguments: Sequence[Any], *, whole: bool) -> None:
         """Compares what ranks give, in the first runs and then now and then; where they may be shares, to say so."""

@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["SizesRead", "noting_sizes"]
+__all__ = ["OpenSizeError", "SizesRead", "noting_sizes"]
 
 # The methods of a tf.TensorShape that tell sizes; __getitem__ beside them, by what it returns.
 _READERS = (
-    "__eq__", "__ne__", "__hash__", "__iter__", "as_list", "num_elements", "is_fully_defined", "is_compatible_with",
-    "assert_is_compatible_with",
+    "__eq__", "__hash__", "__iter__", "as_list", "num_elements", "is_fully_defined", "is_compatible_with",
+    "assert_is_compatible_with", "is_subtype_of", "dims",
 )  # fmt: skip
 # Libraries, TensorFlow and Keras among them, know that sizes may be open.
 _LIBRARIES = tuple(
@@ -31,6 +31,10 @@ _LIBRARIES = tuple(
 )
 # In functions that it converts, AutoGraph makes the calls.
 _AUTOGRAPH = f"{Path(tf.__file__).parent / 'python' / 'autograph'}{os.sep}"
+
+
+class OpenSizeError(BaseException):
+    """Ends a trace in which an open size is read, as no error of the script's that the script might catch."""
 
 
 class SizesRead:
@@ -44,10 +48,14 @@ class SizesRead:
 
 
 @contextlib.contextmanager
-def noting_sizes() -> Iterator[SizesRead]:
-    """Notes what is read meanwhile; one thread at a time."""
+def noting_sizes(*, ends: bool) -> Iterator[SizesRead]:
+    """Notes what is read meanwhile; one thread at a time.
+
+    Args:
+        ends: whether the first reading ends the trace, before the script does anything by what it reads.
+    """
     found, kind = SizesRead(), tf.TensorShape
-    own = {name: getattr(kind, name) for name in (*_READERS, "__getitem__")}
+    own = {name: vars(kind)[name] for name in (*_READERS, "__getitem__")}
 
     def noted(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(read)
@@ -56,12 +64,16 @@ def noting_sizes() -> Iterator[SizesRead]:
             is_open = shape._dims is not None and None in shape._dims
             if is_open and (name != "__getitem__" or getattr(result, "value", result) is None):
                 found.any = found.any or _is_script(sys._getframe(1))
+                if found.any and ends:
+                    raise OpenSizeError
             return result
 
         return reader
 
     for name, read in own.items():
-        setattr(kind, name, noted(name, read))
+        is_property = isinstance(read, property)
+        reader = noted(name, read.fget if is_property else read)
+        setattr(kind, name, property(reader) if is_property else reader)
     try:
         yield found
     finally:

@@ -20,7 +20,7 @@ from tensoropt.api.frontend.functions import add_functions, is_implementation
 from tensoropt.api.frontend.rewriting.rewriter import free_name
 from tensoropt.api.frontend.walks import order
 from tensoropt.api.functions.lazy_variables import made_later
-from tensoropt.api.functions.sizes_read import noting_sizes
+from tensoropt.api.functions.sizes_read import OpenSizeError, noting_sizes
 from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.functions.variable_holders import handle_of, noting_handles
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
@@ -31,7 +31,6 @@ from tensoropt.terms import ARGUMENTS, Terms
 
 __all__ = ["Trace", "Traceable", "TracedModel"]
 
-_OF_OPEN_SIZES = (TypeError, ValueError, NotImplementedError)
 _LEFT_OUT_ATTRS = (*HINTS, "_user_specified_name", "_XlaMustCompile", "_noinline")
 
 
@@ -122,14 +121,16 @@ class TracedModel:
             sized = specs if sized is None else sized
             has_sizes = list(sized) != list(specs)
             concrete = None
-            with noting_sizes() as read:
+            with noting_sizes(ends=has_sizes and not traceable.may_read) as read:
                 try:
                     concrete = _concrete(traceable.function, specs, traceable.autograph)
-                except Exception as error:  # of any kind: what a script does with a None in the place of a number
-                    # Gradients of matrices of open sizes raise these, too.
-                    if not has_sizes or not (read.any or isinstance(error, _OF_OPEN_SIZES)):
+                except OpenSizeError:
+                    pass
+                # What is raised for a None in the place of a number, or by gradients of matrices of open sizes.
+                except (TypeError, ValueError, NotImplementedError):
+                    if not has_sizes:
                         raise
-            if concrete is None or (has_sizes and read.any and not traceable.may_read):
+            if concrete is None:
                 concrete, takes_sizes = _concrete(traceable.function, sized, traceable.autograph), True
         variables = by_handle | {id(handle_of(variable)): variable for variable in concrete.graph.variables}
         trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(traceable.name), variables)
@@ -248,7 +249,7 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
     later ones, too.
     """
     made: list[Any] = []
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def note(create: Callable[..., Any], **arguments: Any) -> Any:
         made.append(create(**arguments))
@@ -260,7 +261,7 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
         with tf.variable_creator_scope(note):
             try:
                 return function(*tensors)
-            except Exception as error:
+            except (Exception, OpenSizeError) as error:
                 if not made:
                     raise
                 failed.append(error)  # once TensorFlow has given the variables their values

@@ -295,7 +295,6 @@ def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -
     def wrap(name: str) -> Callable[..., Any]:
         original = getattr(model, name)
         signature = inspect.signature(original)
-        open_to = next((each.name for each in signature.parameters.values() if each.kind is each.VAR_KEYWORD), None)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -303,14 +302,10 @@ def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -
                 with ranks.call(name):
                     return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
-            named = bound.arguments
-            # A method of the script's own may pass on what it does not name.
-            if open_to and "callbacks" not in signature.parameters:
-                named = named.setdefault(open_to, {})
             if ranks.rank:
-                named["verbose"] = 0
+                bound.arguments["verbose"] = 0
             with ranks.call(name), _untuned_batches():
-                named["callbacks"] = callbacks(named.get("callbacks"))
+                bound.arguments["callbacks"] = callbacks(bound.arguments.get("callbacks"))
                 return original(*bound.args, **bound.kwargs)
 
         return call

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tensoropt.api.frontend.effects import takes_handle
 from tensoropt.api.frontend.fetchable_operations import fetchable_operations, taking_variable
@@ -151,6 +152,8 @@ class Variants:
         found = {}
         for tensor in fed:
             declared = self._model.graph.get_tensor_by_name(str(tensor))
+            if declared.dtype == tf.resource:  # a variable, which no feed stands for
+                return {}
             dtype, shape = declared.dtype.name, declared.shape
             subject, spec = f"{declared.op.type} '{tensor.op}'", f"{dtype}{shape.as_list() if shape.rank else shape}"
             array = checked_array(subject, spec, dtype, feeds[tensor])
@@ -165,7 +168,7 @@ class Variants:
     def _place_of(self, tensor: TensorId) -> str:
         """The name of the placeholder that stands for a tensor that is fed."""
         if tensor not in self._places:
-            name = f"{tensor.op}/fed{tensor.index}"
+            name = f"{tensor.op}/tensoropt_fed{tensor.index}"
             self._places[tensor] = str(self._model.graph.unique_name(name, mark_as_used=False))
         return self._places[tensor]
 

@@ -62,9 +62,10 @@ def noting_sizes(*, ends: bool) -> Iterator[SizesRead]:
         def reader(shape: Any, *args: Any) -> Any:
             result = read(shape, *args)
             is_open = shape._dims is not None and None in shape._dims
-            if is_open and (name != "__getitem__" or getattr(result, "value", result) is None):
-                found.any = found.any or _is_script(sys._getframe(1))
-                if found.any and ends:
+            tells = is_open and (name != "__getitem__" or getattr(result, "value", result) is None)
+            if tells and (ends or not found.any) and _is_script(sys._getframe(1)):
+                found.any = True
+                if ends:
                     raise OpenSizeError
             return result
 

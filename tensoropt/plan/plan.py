@@ -504,7 +504,8 @@ def _behind_other_rows(graph: Graph, rules: Mapping[str, OpRule]) -> set[str]:
     """
     found: set[str] = set()
     for op in graph.operators:
-        if (place := rules[op.name].sparse_input) is None:
+        place = rules[op.name].sparse_input
+        if place is None or Edge(op.inputs[place], op.name, place) not in graph.differentiable:
             continue
         behind, tensor = {op.name}, op.inputs[place]
         while traits(graph[tensor.op]).is_fanout or traits(graph[tensor.op]).passes_rows:

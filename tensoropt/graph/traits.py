@@ -164,6 +164,11 @@ class Traits:
         return self.role is Role.FANOUT
 
     @property
+    def hands_rows_on(self) -> bool:
+        """True for an op behind which the rows of a gradient are the same rows: a fan-out too."""
+        return self.is_fanout or bool(self.passes_rows)
+
+    @property
     def is_sink(self) -> bool:
         """True for a sink, where a loss ends."""
         return self.role is Role.SINK

@@ -508,7 +508,7 @@ def _behind_other_rows(graph: Graph, rules: Mapping[str, OpRule]) -> set[str]:
         if place is None or Edge(op.inputs[place], op.name, place) not in graph.differentiable:
             continue
         behind, tensor = {op.name}, op.inputs[place]
-        while traits(graph[tensor.op]).is_fanout or traits(graph[tensor.op]).passes_rows:
+        while traits(graph[tensor.op]).hands_rows_on:
             behind.add(tensor.op)
             tensor = graph[tensor.op].inputs[0]
         if traits(graph[tensor.op]).passes_rows is False:
@@ -556,8 +556,7 @@ def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:
             if edge not in graph.differentiable:
                 continue
             readers = [reader for reader in graph.consumers(TensorId(op.name)) if reader in graph.differentiable]
-            passes = traits(op).is_fanout or traits(op).passes_rows
-            only_lookups = bool(passes and readers) and found.issuperset(readers)
+            only_lookups = traits(op).hands_rows_on and bool(readers) and found.issuperset(readers)
             if rules[op.name].sparse_input == position or only_lookups:
                 found.add(edge)
     return frozenset(found)

@@ -413,7 +413,7 @@ class EdgeCosts:
     def _row_elements(self, edge: Edge) -> int:
         """Returns the number of elements of the rows of all lookups behind an edge."""
         op = self._graph[edge.consumer]
-        if not (traits(op).is_fanout or traits(op).passes_rows):
+        if not traits(op).hands_rows_on:
             return op.outputs[0].elements
         readers = self._graph.consumers(TensorId(op.name))
         return sum(self._row_elements(reader) for reader in readers if reader in self._graph.differentiable)

@@ -142,7 +142,7 @@ def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
     """The layers, with those as one between which gradients would be sent as rows."""
     graph, at, readers = space.graph, _where_read(space, layer_of), dict[str, list[int]]()
     for edge in space.edges:
-        looks_up = space.row_elements(edge) is not None and not _passes_rows(graph[edge.consumer])
+        looks_up = space.row_elements(edge) is not None and not traits(graph[edge.consumer]).hands_rows_on
         if looks_up and edge.consumer in at:
             readers.setdefault(_table(graph, edge.tensor.op), []).append(at[edge.consumer])
     begins = np.ones(1 + max(layer_of.values(), default=0), np.int64)
@@ -154,13 +154,9 @@ def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
 
 def _table(graph: Graph, name: str) -> str:
     """What is looked up in, behind operators that pass its rows on."""
-    while _passes_rows(graph[name]):
+    while traits(graph[name]).hands_rows_on:
         name = graph[name].inputs[0].op
     return name
-
-
-def _passes_rows(op: Operator) -> bool:
-    return traits(op).is_fanout or bool(traits(op).passes_rows)
 
 
 def _filters(op: Operator, still: frozenset[str]) -> int | None:

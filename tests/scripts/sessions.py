@@ -44,10 +44,15 @@ def in_sessions(
             yield f"plan {option}", tensoropt, made, session
 
 
-def compare_sessions(make: Callable[[Any], Model], script: Callable[[Any, Model, Any], Mapping[str, Any]]) -> None:
+def compare_sessions(
+    make: Callable[[Any], Model],
+    script: Callable[[Any, Model, Any], Mapping[str, Any]],
+    plans: tuple[str | int, ...] = _PLANS,
+    **arguments: Any,
+) -> None:
     """Fails unless a script gets the same by every plan as in one process."""
     wanted: Mapping[str, Any] = {}
-    for what, names, made, session in in_sessions(make):
+    for what, names, made, session in in_sessions(make, plans, **arguments):
         got = script(names, made, session)
         for key, value in (got if wanted else {}).items():
             if np.asarray(value).dtype.kind in "SUO":
@@ -162,29 +167,24 @@ def a_tensor_is_fed_in_another_size_than_planned() -> None:
         train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
         return {k: v for k, v in locals().items() if k != "m"}
 
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        session.run(made["train"], {made["x"]: batch(0)["x"]})
+        codes = np.random.default_rng(4).normal(size=(8, 8)).astype(np.float32)
+        late = m.reduce_sum(made["decoded"] * made["decoded"])
+        got: dict[str, Any] = {}
+        for rows in (8, 5, 1):
+            feeds = {made["code"]: codes[:rows]}
+            decoded, code = session.run([made["decoded"], made["code"]], feeds)
+            sides = {made["left"]: codes[:rows, :2], made["right"]: codes[:rows, 2:4]}
+            got |= {f"decoded {rows}": decoded, f"code {rows}": code, f"late {rows}": session.run(late, feeds)}
+            got[f"loss {rows}"] = session.run(made["loss"], {**feeds, **sides})
+        with pytest.raises((FeedError, ValueError), match=r"shape \(3, 5\)"):
+            session.run(made["decoded"], {made["code"]: codes[:3, :5]})
+        return {**got, "w1": session.run(made["w1"])}
+
     for size in (8, None):
-        wanted: Mapping[str, Any] = {}
-        for what, m, made, session in in_sessions(make, ("data_parallel", "mini_memory"), batch_size=size):
-            session.run(m.global_variables_initializer())
-            session.run(made["train"], {made["x"]: batch(0)["x"]})
-            codes = np.random.default_rng(4).normal(size=(8, 8)).astype(np.float32)
-            late = m.reduce_sum(made["decoded"] * made["decoded"])
-            got: dict[str, Any] = {}
-            for rows in (8, 5, 1):
-                feeds = {made["code"]: codes[:rows]}
-                both = [made["decoded"], made["code"]]
-                got |= {f"decoded {rows}": session.run(both, feeds), f"late {rows}": session.run(late, feeds)}
-                sides = {made["left"]: codes[:rows, :2], made["right"]: codes[:rows, 2:4]}
-                got[f"loss {rows}"] = session.run(made["loss"], {**feeds, **sides})
-            with pytest.raises((FeedError, ValueError), match=r"shape \(3, 5\)"):
-                session.run(made["decoded"], {made["code"]: codes[:3, :5]})
-            got["w1"] = session.run(made["w1"])
-            wanted = wanted or got
-            for key in wanted:
-                for mine, theirs in (
-                    zip(got[key], wanted[key], strict=True) if "decoded" in key else [(got[key], wanted[key])]
-                ):
-                    close(mine, theirs, f"{what}, {size}: {key}")
+        compare_sessions(make, script, ("data_parallel", "mini_memory"), batch_size=size)
 
 
 @core_case

@@ -55,9 +55,10 @@ def fill_shapes(source: Source) -> Source:
     """
     model, batch_size, shapes = source.model, source.request.batch_size, source.request.shapes
     found = {name: list(shape) for name, shape in (shapes or {}).items()}
-    opened = open_placeholders(model)
-    defaulted = open_placeholders(model, defaults=True).items()
-    batches = {found[name][0] for name, shape in defaulted if found.get(name) and _opens_batch(shape)}
+    every = open_placeholders(model, defaults=True)
+    must_be_fed = (name for name in every if traits(model.graph.get_operation_by_name(name)).must_be_fed)
+    opened = {name: every[name] for name in must_be_fed}
+    batches = {found[name][0] for name, shape in every.items() if found.get(name) and _opens_batch(shape)}
     batch = batch_size if batch_size is not None or len(batches) != 1 else batches.pop()
     needed = training_placeholders(model) if source.request.only is None else opened
     for name, shape in opened.items():

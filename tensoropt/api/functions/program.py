@@ -84,7 +84,6 @@ class Program(Planning):
         self.values = Values(self._traced.variables, self._entered)
         self._traced.model.outside = self.values
         self._job.shares = self._shares = shares
-        self._told = False  # that what ranks give are shares
         self._plan: Any = None
         self._runs: dict[Any, int] = {}  # with whole batches, by shapes
 
@@ -153,7 +152,7 @@ class Program(Planning):
             CollectiveError: on all ranks, if whole batches differ.
         """
         whole = whole or self._shares is False
-        if whole or (self._shares is None and not self._told):
+        if whole or (self._shares is None and not self._job.saw_shares):
             self._compare(trace, arguments, whole=whole)
         self.values.take(trace.variables)
         with self._entered() as job:
@@ -167,12 +166,17 @@ class Program(Planning):
         """The first sizes of arrays that differ between ranks, which are shares of a batch; collective."""
         if not self._job.world.are_several or not arrays:
             return frozenset()
-        sums = {str(place): checksum(np.asarray(value)) for place, value in enumerate(arrays) if np.ndim(value)}
+        named = {str(place): value for place, value in enumerate(arrays) if np.ndim(value)}
+        error = self._difference(f"arguments of {len(arrays)} tensors", named)
+        return frozenset() if error is None else frozenset(len(named[name]) for name in error.differing)
+
+    def _difference(self, what: str, arrays: Mapping[str, Any]) -> DifferenceError | None:
+        """The error that tells which arrays differ between ranks, None if all are the same; collective."""
         try:
-            self._job.world.meet(f"arguments of {len(arrays)} tensors", shared=sums)
+            self._job.world.meet(what, shared={name: checksum(np.asarray(value)) for name, value in arrays.items()})
         except DifferenceError as error:
-            return frozenset(len(arrays[int(place)]) for place in error.differing)
-        return frozenset()
+            return error
+        return None
 
     def _compare(self, trace: Trace, arguments: Sequence[Any], *, whole: bool) -> None:
         """Compares what ranks give, in the first runs and then now and then; where they may be shares, to say so."""
@@ -181,25 +185,24 @@ class Program(Planning):
         self._runs[shapes] = runs + 1
         if not world.are_several or not is_compared(runs):
             return
-        sums = {name: checksum(np.asarray(value)) for name, value in zip(trace.inputs, arguments, strict=True)}
-        try:
-            world.meet(f"a batch for {shapes}", shared=sums)
-        except DifferenceError as error:
-            if not whole:
-                self._told = self._job.saw_shares = True
-                rows = {len(value) * world.size for value in arguments if np.ndim(value)}
-                announce(
-                    f"{', '.join(error.differing)}: ranks give different arrays, which are taken as shares of one "
-                    f"batch ({'/'.join(map(str, sorted(rows)))} rows). tensoropt.function(shard=False) says that they "
-                    "are, shard=True that all ranks are to give the whole batch, which is then compared"
-                )
-                return
-            raise CollectiveError(
-                f"{', '.join(error.differing)}: every rank must have the same whole batch, and they differ. Seed what "
-                "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made). "
-                "If they are shares of one batch, as in a script for Horovod, say so by shard=False: the batch and the "
-                "learning rate are those of all ranks together."
-            ) from error
+        error = self._difference(f"a batch for {shapes}", dict(zip(trace.inputs, arguments, strict=True)))
+        if error is None:
+            return
+        if not whole:
+            self._job.saw_shares = True
+            rows = {len(value) * world.size for value in arguments if np.ndim(value)}
+            announce(
+                f"{', '.join(error.differing)}: ranks give different arrays, which are taken as shares of one "
+                f"batch ({'/'.join(map(str, sorted(rows)))} rows). tensoropt.function(shard=False) says that they "
+                "are, shard=True that all ranks are to give the whole batch, which is then compared"
+            )
+            return
+        raise CollectiveError(
+            f"{', '.join(error.differing)}: every rank must have the same whole batch, and they differ. Seed what "
+            "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made). "
+            "If they are shares of one batch, as in a script for Horovod, say so by shard=False: the batch and the "
+            "learning rate are those of all ranks together."
+        ) from error
 
     def sync(self, *, large: bool = True) -> None:
         """Gives the script's variables the values that they have here; collective. See :meth:`Values.sync`."""

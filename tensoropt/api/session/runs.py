@@ -141,7 +141,7 @@ def _read(
         return {}, {}
     elements = _piped(job).elements
     try:
-        places, waited = _read_by(job, steps, feeds)
+        places, waited = _read_of_pipelines(job, steps, feeds)
         names = [*(item.name for item in piped), *(elements[place].name for place in places), *waited]
         if not names:
             return {}, {}
@@ -155,7 +155,9 @@ def _read(
     return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=False))
 
 
-def _read_by(job: Job, steps: list[Fetch], feeds: Mapping[Any, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_of_pipelines(
+    job: Job, steps: list[Fetch], feeds: Mapping[Any, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What steps read of pipelines: placeholders of elements, and operations to run; worked out once."""
     pipelines, model = _piped(job), job.model
     if not (pipelines.inside and steps) or model is None:

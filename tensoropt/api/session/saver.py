@@ -245,12 +245,12 @@ class Saver:
                     if job.world.rank in pieces.writers:
                         pieces.write(files.part_of(folder, job.world.rank))
                         files.keep_through_power_loss(files.part_of(folder, job.world.rank))
-                    beside = {**whole, **(state_of(executor) if pieces.is_whole else {})}
-                    if job.world.rank == 0 and beside:
-                        write_tensors(os.path.join(folder, _BESIDE), beside)
+                    if job.world.rank == 0 and (whole or pieces.is_whole):
+                        state = state_of(executor) if pieces.is_whole else {}
+                        write_tensors(os.path.join(folder, _BESIDE), {**whole, **state})
                 except (tf.errors.OpError, OSError) as error:
                     raise self._cannot_write(path, error) from error
-            job.world.on_rank_0(what, lambda: self._publish(folder, pieces, path, [_BESIDE] if beside else []))
+            job.world.on_rank_0(what, lambda: self._publish(folder, pieces, path, bool(whole) or pieces.is_whole))
         except BaseException:
             if job.world.rank == 0:
                 try:
@@ -259,7 +259,7 @@ class Saver:
                     _log.warning("'%s' is left behind: %s", folder, getattr(error, "message", None) or error)
             raise
 
-    def _publish(self, folder: str, pieces: Checkpointing, path: str, beside: Sequence[str]) -> None:
+    def _publish(self, folder: str, pieces: Checkpointing, path: str, has_beside: bool) -> None:
         parts = [files.part_of(folder, rank) for rank in pieces.writers]
         unseen = [
             rank for rank, part in zip(pieces.writers, parts, strict=True) if not files.is_visible(f"{part}.index")
@@ -271,7 +271,7 @@ class Saver:
                 "all hosts share."
             )
         try:
-            files.publish(folder, [*parts, *(os.path.join(folder, name) for name in beside)], path)
+            files.publish(folder, [*parts, *([os.path.join(folder, _BESIDE)] if has_beside else [])], path)
         except (tf.errors.OpError, OSError) as error:
             raise self._cannot_write(path, error) from error
 
